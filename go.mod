@@ -1,0 +1,3 @@
+module github.com/agentarmor/agentarmor
+
+go 1.26.0
