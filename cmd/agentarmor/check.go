@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentarmor/agentarmor/mcpproxy"
+)
+
+const checkHelp = `Read the config file, start every upstream once and say what clients will get:
+state, protocol, time to ready, what is offered, which names change, what named
+clients refuse or alter, and whether there are more tools than they take.
+
+Exit code 0 if all upstreams are ready, 1 if one is not, 2 if the config has
+mistakes.`
+
+// checkCommand tries the config file and the upstreams.
+func (a *app) checkCommand() *cobra.Command {
+	var config string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Try the config file and start every upstream once",
+		Long:  checkHelp,
+		Args:  noArguments,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return a.check(cmd.Context(), config, asJSON) },
+	}
+	cmd.Flags().StringVar(&config, "config", "", "config `file`, YAML or JSON")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func (a *app) check(ctx context.Context, config string, asJSON bool) error {
+	set, err := loadSettings(config, a.env)
+	if err != nil {
+		return err
+	}
+	for _, w := range set.warnings {
+		fmt.Fprintln(a.stderr, "warning:", w)
+	}
+	cfg := set.proxy
+	cfg.StateDir = "" // what is remembered must not pass for what is there
+	// The upstreams' reasons are in the report; the log adds what went on.
+	cfg.Log, _ = newLogger(a.stderr, logSettings{level: "error", format: set.log.format}, a.env)
+	p, err := mcpproxy.New(cfg)
+	if err != nil {
+		return err
+	}
+	report := p.Check(ctx)
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+	defer cancel()
+	p.Close(grace)
+	if asJSON {
+		enc := json.NewEncoder(a.stdout)
+		enc.SetIndent("", "  ")
+		enc.SetEscapeHTML(false)
+		err = enc.Encode(report)
+	} else {
+		err = printCheck(a.stdout, set.file, &report)
+	}
+	if err == nil && !report.OK() {
+		return errFailed
+	}
+	return err
+}
+
+// printCheck writes the report for people.
+func printCheck(w io.Writer, file string, r *mcpproxy.CheckReport) error {
+	var b strings.Builder
+	switch {
+	case file == "":
+		b.WriteString("no config file: no upstreams, only AgentArmor's own tools\n")
+	case len(r.Upstreams) == 0:
+		fmt.Fprintf(&b, "%s: ok, but without upstreams\n", file)
+	default:
+		fmt.Fprintf(&b, "%s: ok\n", file)
+	}
+	for i := range r.Upstreams {
+		b.WriteByte('\n')
+		printUpstreamCheck(&b, &r.Upstreams[i])
+	}
+	fmt.Fprintf(&b, "\n%d tools in all, %d of them AgentArmor's own\n", r.Tools, r.OwnTools)
+	for _, l := range r.Exceeded {
+		fmt.Fprintf(&b, "  too many for %s, which takes %d: filter them with tools.allow and tools.deny\n", l.Client, l.Tools)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func printUpstreamCheck(b *strings.Builder, u *mcpproxy.UpstreamCheck) {
+	fmt.Fprintf(b, "%s: %s", u.Name, u.State)
+	if u.Reason != "" {
+		fmt.Fprintf(b, " (%s)", u.Reason)
+	}
+	b.WriteByte('\n')
+	line := func(format string, args ...any) { fmt.Fprintf(b, "  "+format+"\n", args...) }
+	if u.Protocol != "" {
+		line("%s over %s, %s, ready after %d ms", serverName(u.Server), u.Transport, era(u), u.ReadyMS)
+		line("%s, %s, %s, %s", count(u.Tools, "tool"), count(u.Prompts, "prompt"),
+			count(u.Resources, "resource"), count(u.Templates, "template"))
+	}
+	for _, s := range u.Stderr {
+		line("stderr: %s", s)
+	}
+	for _, r := range u.Renamed {
+		line("renamed: %s → %s", r.Original, r.Exposed)
+	}
+	for _, what := range slices.Sorted(maps.Keys(u.Quarantined)) {
+		line("quarantined: %s: %s", what, u.Quarantined[what])
+	}
+	for _, f := range u.Findings {
+		line("%s: %s %s", f.Tool, f.Client, f.Problem)
+	}
+}
+
+func era(u *mcpproxy.UpstreamCheck) string { return u.Era + " " + u.Protocol }
+
+// serverName returns what a server calls itself.
+func serverName(info json.RawMessage) string {
+	var s struct{ Name, Version string }
+	if json.Unmarshal(info, &s) != nil || s.Name == "" {
+		return "a server without a name"
+	}
+	return strings.TrimSpace(s.Name + " " + s.Version)
+}
+
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

@@ -1,0 +1,34 @@
+// Command agentarmor is one MCP endpoint in front of many MCP servers.
+//
+//	agentarmor serve     run the endpoint on stdio, or on HTTP with --transport http
+//	agentarmor check     try the config and start every upstream once
+//	agentarmor status    ask a running endpoint how it is doing
+//	agentarmor demo      see it work on fakes, without keys
+//	agentarmor version   print the version
+//
+// The exit code is 0 when all went well, 1 when something failed and 2 for a
+// mistake on the command line or in the config file. stdout carries MCP, or
+// what a command was asked for; everything else goes to stderr.
+//
+// # Config
+//
+// A config file takes this way; each step is a file of that name:
+//
+//	text ─ tree, jsontree ─► nodes with places ─ decode, keys ─► document ─ config ─► settings
+//	                                              │
+//	                           expand, scalars, validate: every value, all problems at once
+//
+// Variables are expanded after parsing, so that a value with quotes or
+// colons cannot change the structure. Problems are reported together, in the
+// order of the file, and never quote what came from a variable. Keys that other
+// clients keep in the same file are ignored with a warning (foreign).
+//
+// # Life of serve
+//
+// wire builds everything and starts nothing. start brings the upstreams up in
+// the background and follows the config file (watch); the transport answers
+// meanwhile. The first signal, or the end of stdin, ends it: no
+// reload any more, the HTTP listener closes, the proxy closes its streams,
+// sessions and upstreams, with five seconds of grace. A second signal or a panic
+// kills the upstreams' process groups and ends at once.
+package main

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"os"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"agentarmor": main,
+		"fakeserver": fakeServer,
+	})
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:           "testdata/script",
+		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
+		Setup: func(e *testscript.Env) error {
+			// Nothing of the machine's own config may leak into a script.
+			e.Setenv("XDG_CONFIG_HOME", e.WorkDir+"/xdg")
+			e.Setenv("XDG_STATE_HOME", e.WorkDir+"/state")
+			return nil
+		},
+	})
+}

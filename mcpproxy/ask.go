@@ -1,0 +1,290 @@
+package mcpproxy
+
+import (
+	"sync"
+
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
+)
+
+// ask is one request of an upstream (sampling, elicitation, roots) on its way
+// to the client whose call caused it, and the answer's way back.
+type ask struct {
+	conn   *conn
+	raw    []byte // the upstream's own id
+	token  []byte // its progress token, if it sent one
+	call   *call  // nil when no call caused it
+	client *client
+	id     string // ours towards the client
+	once   sync.Once
+	result func(m wire.Message) // instead of the way back to conn
+}
+
+// done gives the client's answer to the upstream, as it came.
+func (a *ask) done(m wire.Message) {
+	a.once.Do(func() {
+		if a.call != nil {
+			a.call.answeredAsk()
+		}
+		if a.result != nil {
+			a.result(m)
+			return
+		}
+		if m.Error != nil {
+			a.conn.respond(wire.AppendErrorRaw(nil, a.raw, m.Error))
+			return
+		}
+		a.conn.respond(wire.AppendResult(nil, a.raw, m.Result))
+	})
+}
+
+// refuse answers the upstream that its request leads nowhere.
+func (a *ask) refuse(why string) {
+	a.done(wire.Message{Error: errorObject(wire.CodeMethodNotFound, "AgentArmor: "+why)})
+}
+
+// needs names the client capability a server request takes.
+var needs = map[string]string{
+	"sampling/createMessage": "sampling",
+	"elicitation/create":     "elicitation",
+	"roots/list":             "roots",
+}
+
+// asked routes a request of an upstream to the client whose call caused it:
+// the call on whose stream it came, or the only one that can have caused it.
+func (p *Proxy) asked(c *conn, m wire.Message, via uint64) {
+	a := &ask{conn: c, raw: m.ID}
+	need, ok := needs[m.Method]
+	if !ok {
+		a.refuse("method not supported: " + m.Method)
+		return
+	}
+	cl, k, why := p.causer(c, via)
+	if cl == nil && m.Method == "roots/list" && why != "" {
+		p.commonRoots(a)
+		return
+	}
+	if cl == nil {
+		a.refuse(m.Method + " refused: " + why)
+		return
+	}
+	a.call = k
+	caps := cl.capabilities()
+	if k != nil && k.request().modern {
+		caps = k.request().hop.caps
+	}
+	switch {
+	case m.Method == "sampling/createMessage" && c.in.o.cfg.Sampling == "refuse":
+		a.call = nil
+		a.refuse("sampling is refused by the configuration")
+	case !has(caps, need):
+		a.call = nil
+		a.refuse("the client that caused this call does not support " + need)
+	case k != nil && k.request().modern:
+		k.askByRetry(a, m)
+	default:
+		var st wire.Stream
+		if k != nil {
+			st = k.askStarted()
+		}
+		if cl.ask(a, m.Method, m.Params, st) != nil {
+			a.refuse("the client is gone")
+		}
+	}
+}
+
+// causer finds the client, and where it can be told the call, behind a message of an
+// upstream that names neither. With several candidates it finds none: a
+// request must not reach the wrong user.
+func (p *Proxy) causer(c *conn, via uint64) (cl *client, k *call, why string) {
+	if k, ok := c.lookup(via).(*call); ok && via != 0 {
+		return k.request().c, k, ""
+	}
+	calls := c.routed()
+	if owner := c.in.owner; owner != nil && (len(calls) == 0 || !owner.s.Stateless) {
+		if len(calls) > 0 {
+			return owner, calls[len(calls)-1], ""
+		}
+		return owner, nil, ""
+	}
+	switch {
+	case len(calls) == 1:
+		return calls[0].request().c, calls[0], ""
+	case len(calls) == 0:
+		if all := p.legacyClients(); len(all) == 1 && c.in.owner == nil {
+			return all[0], nil, ""
+		}
+		return nil, nil, "no call of a client is under way that can have caused it"
+	}
+	first := calls[0].request()
+	for _, other := range calls[1:] {
+		if r := other.request(); r.c != first.c || r.modern || first.modern {
+			return nil, nil, "several clients have calls under way and nothing tells which one caused it"
+		}
+	}
+	return first.c, calls[len(calls)-1], ""
+}
+
+// legacyClients returns the clients that a server may send requests to.
+func (p *Proxy) legacyClients() []*client {
+	var out []*client
+	for _, c := range p.allClients() {
+		c.mu.Lock()
+		if c.version != "" {
+			out = append(out, c)
+		}
+		c.mu.Unlock()
+	}
+	return out
+}
+
+// commonRoots answers roots/list of a shared upstream with what all clients
+// have in common: never one client's folders to another's server.
+func (p *Proxy) commonRoots(a *ask) {
+	clients := p.legacyClients()
+	if len(clients) == 0 {
+		a.refuse("roots/list refused: no client is connected that has roots")
+		return
+	}
+	answers := make(chan []byte, len(clients))
+	for _, c := range clients {
+		one := &ask{conn: a.conn, result: func(m wire.Message) { answers <- wire.Get(m.Result, "roots") }}
+		if !has(c.capabilities(), "roots") || c.ask(one, "roots/list", []byte(`{}`), nil) != nil {
+			answers <- nil
+		}
+	}
+	go func() {
+		defer wire.OnPanic()
+		var common map[string][]byte
+		for range clients {
+			var roots []byte
+			select {
+			case roots = <-answers:
+			case <-p.ctx.Done():
+				return
+			}
+			common = intersect(common, roots)
+		}
+		a.done(wire.Message{Result: append(append([]byte(`{"roots":`), joinRoots(common)...), '}')})
+	}()
+}
+
+// intersect keeps of have the roots whose uri is also in the raw array roots;
+// a nil have is everything.
+func intersect(have map[string][]byte, roots []byte) map[string][]byte {
+	out := map[string][]byte{}
+	if roots == nil {
+		return out
+	}
+	for root := range wire.Elements(roots) {
+		uri, ok := wire.String(wire.Get(root, "uri"))
+		if !ok {
+			continue
+		}
+		if first, ok := have[uri]; ok || have == nil {
+			out[uri] = root
+			if ok {
+				out[uri] = first
+			}
+		}
+	}
+	return out
+}
+
+func joinRoots(roots map[string][]byte) []byte {
+	out := []byte{'['}
+	for _, uri := range sortedKeys(roots) {
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(out, roots[uri]...)
+	}
+	return append(out, ']')
+}
+
+// rootsChanged tells the upstreams a client's calls can reach that its roots changed.
+func (p *Proxy) rootsChanged(c *client, m wire.Message) {
+	for _, up := range p.ups() {
+		for _, in := range up.instances() {
+			if conn := in.live(); conn != nil && !conn.modern && (in.owner == nil || in.owner == c) {
+				conn.notify(m.Method, m.Params)
+			}
+		}
+	}
+}
+
+// request is the client request the call serves now.
+func (k *call) request() *request {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.r
+}
+
+// askStarted pauses the budget while a person is asked, and returns the stream
+// that the question belongs to.
+func (k *call) askStarted() wire.Stream {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.asking++
+	k.budget.pause()
+	return k.r.st
+}
+
+func (k *call) answeredAsk() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.asking--; k.asking <= 0 && !k.done {
+		k.asking = 0
+		k.budget.resume()
+	}
+}
+
+// dropAsks tells clients that questions caused by a call that ended are void.
+func (p *Proxy) dropAsks(k *call) {
+	c := k.request().c
+	c.mu.Lock()
+	var void []*ask
+	for id, a := range c.asks {
+		if a.call == k {
+			void = append(void, a)
+			delete(c.asks, id)
+		}
+	}
+	c.mu.Unlock()
+	for _, a := range void {
+		c.cancelAsk(a, "the call that caused this request has ended")
+	}
+}
+
+func (c *client) cancelAsk(a *ask, reason string) {
+	params := append([]byte(`{"requestId":`), wire.AppendString(nil, a.id)...)
+	params = append(params, `,"reason":`...)
+	params = append(wire.AppendString(params, reason), '}')
+	_ = c.s.Send(wire.AppendNotification(nil, "notifications/cancelled", params), false) // best effort
+}
+
+// withdrawn handles notifications/cancelled of an upstream for a request it sent.
+func (p *Proxy) withdrawn(c *conn, m wire.Message) {
+	raw := string(wire.Get(m.Params, "requestId"))
+	for _, cl := range p.allClients() {
+		cl.mu.Lock()
+		var found *ask
+		for id, a := range cl.asks {
+			if a.conn == c && string(a.raw) == raw {
+				found = a
+				delete(cl.asks, id)
+				break
+			}
+		}
+		cl.mu.Unlock()
+		if found != nil {
+			found.once.Do(func() {
+				if found.call != nil {
+					found.call.answeredAsk()
+				}
+			})
+			reason, _ := wire.String(wire.Get(m.Params, "reason"))
+			cl.cancelAsk(found, reason)
+			return
+		}
+	}
+}

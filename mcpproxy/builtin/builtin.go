@@ -1,0 +1,33 @@
+// Package builtin holds AgentArmor's own tools and resources, one file each.
+// They are answered by an mcp-go MCPServer; the endpoint hands it the messages
+// and lists its entries beside those of the upstreams.
+package builtin
+
+import (
+	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
+)
+
+// Source is where the own tools and resources get what they tell. Its funcs are
+// called concurrently and return values that marshal to JSON.
+type Source struct {
+	Status   func() any                    // the whole status document
+	Upstream func(name string) (any, bool) // that of one upstream; false: no such upstream
+}
+
+// New returns the server of everything AgentArmor itself offers.
+func New(version string, src Source) *server.MCPServer {
+	s := server.NewMCPServer("agentarmor", version,
+		server.WithToolCapabilities(true), server.WithPromptCapabilities(true), server.WithResourceCapabilities(true, true),
+		server.WithLogging(), server.WithCompletions(), server.WithRecovery(),
+		server.WithInstructions("AgentArmor")) // replaced by the endpoint's own
+	addStatus(s, src)
+	return s
+}
+
+// readOnly sets every annotation: the tool looks and changes nothing.
+func readOnly(title string) mcp.ToolOption {
+	return mcp.WithToolAnnotation(mcp.ToolAnnotation{
+		Title: title, ReadOnlyHint: new(true), DestructiveHint: new(false), IdempotentHint: new(true), OpenWorldHint: new(false),
+	})
+}

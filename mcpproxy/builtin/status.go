@@ -1,0 +1,84 @@
+package builtin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
+)
+
+// StatusURI is the resource of the whole status; one upstream's is below it.
+const StatusURI = "agentarmor://status"
+
+func addStatus(s *server.MCPServer, src Source) {
+	s.AddTool(mcp.NewTool("armor.status",
+		mcp.WithDescription("Tells which MCP servers behind this endpoint work, which are down or starting, why, and when they are tried again. Call it when a tool is unavailable."),
+		mcp.WithString("section", mcp.Description("summary (default): one line per server; upstreams: everything known about each server"), mcp.Enum("summary", "upstreams")),
+		mcp.WithString("upstream", mcp.Description("name of one server: everything known about it alone")),
+		readOnly("Status of the servers behind AgentArmor"),
+	), src.statusTool)
+	s.AddResource(mcp.NewResource(StatusURI, "AgentArmor status",
+		mcp.WithResourceDescription("State of every server behind this endpoint"), mcp.WithMIMEType("application/json"),
+	), func(_ context.Context, r mcp.ReadResourceRequest) ([]mcp.ResourceContents, error) {
+		return contents(r.Params.URI, src.Status())
+	})
+	s.AddResourceTemplate(mcp.NewResourceTemplate(StatusURI+"/{upstream}", "AgentArmor status of one server",
+		mcp.WithTemplateDescription("State of one server behind this endpoint"), mcp.WithTemplateMIMEType("application/json"),
+	), func(_ context.Context, r mcp.ReadResourceRequest) ([]mcp.ResourceContents, error) {
+		name := strings.TrimPrefix(r.Params.URI, StatusURI+"/")
+		status, ok := src.Upstream(name)
+		if !ok {
+			return nil, fmt.Errorf("no upstream %q: %w", name, server.ErrResourceNotFound)
+		}
+		return contents(r.Params.URI, status)
+	})
+}
+
+func contents(uri string, v any) ([]mcp.ResourceContents, error) {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	return []mcp.ResourceContents{mcp.TextResourceContents{URI: uri, MIMEType: "application/json", Text: string(b)}}, nil
+}
+
+func (src Source) statusTool(_ context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	if name := r.GetString("upstream", ""); name != "" {
+		status, ok := src.Upstream(name)
+		if !ok {
+			return mcp.NewToolResultError(fmt.Sprintf("no upstream %q; armor.status without arguments lists them", name)), nil
+		}
+		return structured(status)
+	}
+	switch section := r.GetString("section", "summary"); section {
+	case "summary":
+		return structured(summaryOf(src.Status()))
+	case "upstreams":
+		return structured(src.Status())
+	default:
+		return mcp.NewToolResultError(fmt.Sprintf("no section %q: use summary or upstreams", section)), nil
+	}
+}
+
+// structured returns v as structuredContent and, for clients that show text
+// only, the same JSON as text.
+func structured(v any) (*mcp.CallToolResult, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	return mcp.NewToolResultStructured(json.RawMessage(b), string(b)), nil
+}
+
+// Summarizer is a status document that knows its short form.
+type Summarizer interface{ Short() any }
+
+func summaryOf(v any) any {
+	if s, ok := v.(Summarizer); ok {
+		return s.Short()
+	}
+	return v
+}

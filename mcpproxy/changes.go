@@ -1,0 +1,141 @@
+package mcpproxy
+
+import (
+	"bytes"
+	"sync"
+	"time"
+
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
+)
+
+const (
+	listCoalesce   = 50 * time.Millisecond // of list_changed
+	statusCoalesce = time.Second           // of resources/updated for our own
+)
+
+// changes tells clients about changed lists and status, at most once per
+// period: it compares what was last told with what is now.
+type changes struct {
+	p *Proxy
+
+	mu       sync.Mutex
+	told     [kinds][]byte // the lists as clients were last told, or saw first
+	force    [kinds]bool
+	lists    *time.Timer
+	statuses *time.Timer
+	dirty    map[string]bool // upstreams whose status changed
+	closed   bool
+	running  sync.WaitGroup
+}
+
+func (c *changes) init(p *Proxy) { c.p, c.dirty = p, map[string]bool{} }
+
+// compare looks, after a moment, whether a list differs from what was told.
+// told: the upstream announced a change of its own, which is always passed on.
+func (c *changes) compare(told bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if told {
+		c.force[tools] = true
+	}
+	if c.lists == nil && !c.closed {
+		c.lists = time.AfterFunc(listCoalesce, c.tellLists)
+	}
+}
+
+// all is compare after a reload.
+func (c *changes) all() { c.compare(false) }
+
+func (c *changes) tellLists() {
+	defer wire.OnPanic()
+	c.mu.Lock()
+	c.lists = nil
+	cat := c.p.cat.Load()
+	var tell []listKind
+	for kind := range kinds {
+		now := cat.list(kind, view{dotted: true})
+		if !bytes.Equal(now, c.told[kind]) {
+			tell = append(tell, kind)
+			c.told[kind] = now
+		}
+	}
+	if len(tell) == 0 && c.force[tools] {
+		tell = append(tell, tools)
+	}
+	c.force = [kinds]bool{}
+	if !c.begin() {
+		return
+	}
+	defer c.running.Done()
+	resourcesTold := false
+	for _, kind := range tell {
+		if kind == resources || kind == templates { // one notification for both
+			if resourcesTold {
+				continue
+			}
+			resourcesTold = true
+		}
+		c.p.listChanged(kind)
+	}
+}
+
+// begin leaves the lock, held by the caller, and tells whether to go on.
+func (c *changes) begin() bool {
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.running.Add(1)
+	return true
+}
+
+// seen remembers that a client has been shown a list, so that only later
+// changes are told.
+func (c *changes) seen(kind listKind, list []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.told[kind] == nil {
+		c.told[kind] = list
+	}
+}
+
+// status tells subscribers of our status resources, at most once a second.
+func (c *changes) status(upstream string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dirty[upstream] = true
+	if c.statuses == nil && !c.closed {
+		c.statuses = time.AfterFunc(statusCoalesce, c.tellStatus)
+	}
+}
+
+func (c *changes) tellStatus() {
+	defer wire.OnPanic()
+	c.mu.Lock()
+	c.statuses = nil
+	dirty := c.dirty
+	c.dirty = map[string]bool{}
+	if !c.begin() {
+		return
+	}
+	defer c.running.Done()
+	tell := func(uri string) {
+		c.p.tellUpdated("", uri, append(append([]byte(`{"uri":`), wire.AppendString(nil, uri)...), '}'), nil)
+	}
+	tell(statusURI)
+	for _, name := range sortedKeys(dirty) {
+		tell(statusURI + "/" + name)
+	}
+}
+
+func (c *changes) close() {
+	c.mu.Lock()
+	c.closed = true
+	for _, t := range []*time.Timer{c.lists, c.statuses} {
+		if t != nil {
+			t.Stop()
+		}
+	}
+	c.mu.Unlock()
+	c.running.Wait()
+}

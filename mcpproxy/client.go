@@ -1,0 +1,253 @@
+package mcpproxy
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
+)
+
+var null = []byte("null")
+
+// client is the router's side of one wire.Session.
+type client struct {
+	p *Proxy
+	s *wire.Session
+
+	mu      sync.Mutex
+	version string // negotiated by initialize; "" before
+	name    string // clientInfo.name
+	caps    []byte // capabilities of initialize, raw; nil before
+	ready   bool   // notifications/initialized has come
+	level   int    // of logging/setLevel; -1 before
+	calls   map[string]*call
+	listens map[string]*listen
+	asks    map[string]*ask // our requests to this client, by their id "s<n>"
+	nextAsk uint64
+	subs    map[string]subscription // by the URI the client used
+	elicits map[string]bool         // elicitationIds of URL elicitations asked of it
+	closed  bool
+}
+
+// clientOf returns the client of s, made at its first message.
+func (p *Proxy) clientOf(s *wire.Session) *client {
+	if c, ok := s.State.Load().(*client); ok {
+		return c
+	}
+	p.clientsMu.Lock()
+	defer p.clientsMu.Unlock()
+	if c, ok := s.State.Load().(*client); ok {
+		return c
+	}
+	c := &client{p: p, s: s, level: -1}
+	s.State.Store(c)
+	if !s.Stateless {
+		p.clients[c] = true
+	}
+	return c
+}
+
+// Closed implements [wire.Handler]: what the client had under way is cancelled.
+func (p *Proxy) Closed(s *wire.Session) {
+	c, ok := s.State.Load().(*client)
+	if !ok {
+		return
+	}
+	p.clientsMu.Lock()
+	delete(p.clients, c)
+	p.clientsMu.Unlock()
+	c.mu.Lock()
+	c.closed = true
+	calls, asks, subs := c.calls, c.asks, c.subs
+	c.calls, c.asks, c.subs, c.listens = nil, nil, nil, nil
+	c.mu.Unlock()
+	for _, k := range calls {
+		k.cancel("the client left")
+	}
+	for _, a := range asks {
+		a.refuse("the client left")
+	}
+	if !s.Stateless {
+		p.links.drop(c)
+		p.closeSessions(c)
+		p.levelsChanged()
+	}
+	if len(subs) > 0 || s.Stateless {
+		p.subscriptionsChanged()
+	}
+}
+
+// allClients returns the clients that have a session.
+func (p *Proxy) allClients() []*client {
+	p.clientsMu.Lock()
+	defer p.clientsMu.Unlock()
+	out := make([]*client, 0, len(p.clients))
+	for c := range p.clients {
+		out = append(out, c)
+	}
+	return out
+}
+
+// touch remembers what only a first request tells: the generation of the one
+// client of a stdio endpoint.
+func (c *client) touch(r *request) {
+	if c.p.cfg.OneClient {
+		c.p.first.set(r.modern, r.hop.caps)
+	}
+}
+
+// add registers a call under its client id; false: that id is under way already.
+func (c *client) add(k *call) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	if _, ok := c.calls[string(k.r.id)]; ok {
+		return false
+	}
+	if _, ok := c.listens[string(k.r.id)]; ok {
+		return false
+	}
+	if c.calls == nil {
+		c.calls = map[string]*call{}
+	}
+	c.calls[string(k.r.id)] = k
+	return true
+}
+
+func (c *client) remove(id []byte) {
+	c.mu.Lock()
+	delete(c.calls, string(id))
+	c.mu.Unlock()
+}
+
+// has tells whether the client declared a capability, such as "sampling".
+func has(caps []byte, name string) bool {
+	v := wire.Get(caps, name)
+	return v != nil && !bytes.Equal(v, null)
+}
+
+func (c *client) capabilities() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.caps
+}
+
+// notified handles a notification of the client.
+func (c *client) notified(m wire.Message) {
+	switch m.Method {
+	case "notifications/initialized":
+		c.mu.Lock()
+		c.ready = true
+		c.mu.Unlock()
+	case "notifications/cancelled":
+		c.cancelled(m)
+	case "notifications/roots/list_changed":
+		c.p.rootsChanged(c, m)
+	case "notifications/progress":
+		c.progressed(m)
+	}
+}
+
+// cancelled ends the request the client no longer wants; it gets no answer.
+func (c *client) cancelled(m wire.Message) {
+	if c.s.Stateless {
+		return // not part of modern HTTP, where a closed stream cancels
+	}
+	id, reason := wire.Get(m.Params, "requestId"), ""
+	if id == nil {
+		return
+	}
+	if s, ok := wire.String(wire.Get(m.Params, "reason")); ok {
+		reason = s
+	}
+	c.mu.Lock()
+	k, l := c.calls[string(id)], c.listens[string(id)]
+	c.mu.Unlock()
+	if k != nil {
+		k.cancel(reason)
+	}
+	if l != nil {
+		l.end(false)
+	}
+}
+
+// progressed passes the progress of one of our requests on to the upstream that asked.
+func (c *client) progressed(m wire.Message) {
+	token, _ := wire.String(wire.Get(m.Params, "progressToken"))
+	c.mu.Lock()
+	a := c.asks[token]
+	c.mu.Unlock()
+	if a != nil && a.token != nil {
+		params := wire.Rewrite(nil, m.Params, wire.Edit{Key: "progressToken", Value: a.token})
+		a.conn.notify(m.Method, params)
+	}
+}
+
+// responded gives the client's answer to the upstream that asked.
+func (c *client) responded(m wire.Message) {
+	id, _ := wire.String(m.ID)
+	c.mu.Lock()
+	a := c.asks[id]
+	delete(c.asks, id)
+	c.mu.Unlock()
+	if a != nil {
+		a.done(m)
+	}
+}
+
+// ask sends a request of ours to the client, on st if that still takes it,
+// else on the session's own stream.
+func (c *client) ask(a *ask, method string, params []byte, st wire.Stream) error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return wire.ErrGone
+	}
+	c.nextAsk++
+	a.id = "s" + strconv.FormatUint(c.nextAsk, 10)
+	a.client = c
+	if c.asks == nil {
+		c.asks = map[string]*ask{}
+	}
+	c.asks[a.id] = a
+	if id, ok := wire.String(wire.Get(params, "elicitationId")); ok && method == "elicitation/create" && len(c.elicits) < 1000 {
+		if c.elicits == nil {
+			c.elicits = map[string]bool{}
+		}
+		c.elicits[id] = true
+	}
+	c.mu.Unlock()
+	id := wire.AppendString(nil, a.id)
+	if meta := wire.Get(params, "_meta"); meta != nil {
+		if a.token = wire.Get(meta, "progressToken"); a.token != nil {
+			params = wire.Rewrite(nil, params, wire.Edit{Key: "_meta", Value: wire.Rewrite(nil, meta, wire.Edit{Key: "progressToken", Value: id})})
+		}
+	}
+	raw := wire.AppendRequest(nil, id, method, params)
+	var err error
+	if st == nil || st.Send(slices.Clone(raw), false) != nil {
+		err = c.s.Send(raw, false)
+	}
+	if err != nil {
+		c.mu.Lock()
+		delete(c.asks, a.id)
+		c.mu.Unlock()
+	}
+	return err
+}
+
+// levels are the syslog severities of logging/setLevel, least first.
+var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
+
+// levelOf returns the rank of a raw level name, -1 if there is none such.
+func levelOf(raw []byte) int {
+	s, ok := wire.String(raw)
+	if !ok {
+		return -1
+	}
+	return slices.Index(levels, s)
+}

@@ -1,0 +1,84 @@
+// Package mcpproxy is the endpoint: it puts any number of MCP servers
+// (upstreams) behind one, moves their messages as raw JSON, and stays up when
+// they do not.
+//
+//	          client                                                 upstream
+//	             │ stdio · streamable HTTP · HTTP+SSE                    ▲
+//	             ▼                                                       │
+//	wire.Session, wire.Stream ──► Proxy.Handle ──► route ──► call ──► conn, wire.Peer
+//	             ▲                    (route.go)  (own.go)  (call.go)  (conn.go)
+//	             └────── responses, progress, logs, questions ◄──────────┘
+//
+// # Use
+//
+//	p, err := mcpproxy.New(mcpproxy.Config{Upstreams: ups})
+//	p.Start(ctx)                          // upstreams come up in the background
+//	err = p.ServeStdio(ctx, stdin, stdout) // or http.Serve(l, p.HTTP(options))
+//	p.Close(ctx)                          // nothing is left of them afterwards
+//
+// # Where things are
+//
+// route.go decides who answers a method, own.go answers what is ours,
+// catalog.go and names.go hold the merged lists, call.go is one request on its
+// way there and back, guard.go its budget and the answer when there is none.
+// ask.go brings a question of a server (sampling, elicitation, roots) to the client whose
+// call caused it, mrtr.go maps such questions between the generations,
+// subs.go and changes.go tell who subscribed. instance.go and the files around
+// it keep one connection to one upstream up.
+//
+// # Promises
+//
+// What an upstream says inside params, result, error, definitions and content
+// reaches the client byte for byte: key order, number spelling, string escapes.
+// Changed are only names and colliding URIs, ids, progress tokens,
+// subscription ids, the hop's own _meta keys, the cache hints of merged lists, and what
+// the client's generation requires of a result that the upstream's did not
+// know (resultType; ttlMs and cacheScope of resources/read; -32002 is -32602).
+// A call's notifications leave before its response and in order. A question
+// never reaches a client that did not cause it.
+//
+// # One call on every hop
+//
+// A client calls github__create_issue; the upstream knows it as create_issue.
+// "2025" is a revision up to 2025-11-25, "2026" is 2026-07-28; M stands for
+// io.modelcontextprotocol.
+//
+// 2025 client, 2025 upstream:
+//
+//	client → {"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"github__create_issue","arguments":{"n":9007199254740993},"_meta":{"progressToken":1}}}
+//	→ upstream {"jsonrpc":"2.0","id":"a3","method":"tools/call","params":{"name":"create_issue","arguments":{"n":9007199254740993},"_meta":{"progressToken":"p3"}}}
+//	upstream → {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p3","progress":0.50}}
+//	→ client {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":0.50}}
+//	upstream → {"jsonrpc":"2.0","id":"a3","result":{"content":[{"type":"text","text":"done"}]}}
+//	→ client {"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text","text":"done"}]}}
+//
+// 2025 client, 2026 upstream: the hop's _meta is added, and a result that asks
+// for input is asked of the client before the call is made again.
+//
+//	→ upstream {"jsonrpc":"2.0","id":"a3","method":"tools/call","params":{"name":"create_issue","arguments":{},"_meta":{"progressToken":"p3","M/protocolVersion":"2026-07-28","M/clientInfo":{…},"M/clientCapabilities":{"elicitation":{}}}}}
+//	upstream → {"jsonrpc":"2.0","id":"a3","result":{"resultType":"input_required","inputRequests":{"who":{"method":"elicitation/create","params":{…}}},"requestState":"s"}}
+//	→ client {"jsonrpc":"2.0","id":"s1","method":"elicitation/create","params":{…}}
+//	client → {"jsonrpc":"2.0","id":"s1","result":{"action":"accept","content":{…}}}
+//	→ upstream {"jsonrpc":"2.0","id":"a4","method":"tools/call","params":{"name":"create_issue","arguments":{},"_meta":{…},"requestState":"s","inputResponses":{"who":{"action":"accept","content":{…}}}}}
+//
+// 2026 client, 2025 upstream: the hop's _meta is removed; a question of the upstream
+// in mid-call ends the client's request while the upstream's is kept.
+//
+//	client → {"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"github__create_issue","arguments":{},"_meta":{"M/protocolVersion":"2026-07-28","M/clientCapabilities":{"elicitation":{}}}}}
+//	→ upstream {"jsonrpc":"2.0","id":"a3","method":"tools/call","params":{"name":"create_issue","arguments":{},"_meta":{"progressToken":"p3"}}}
+//	upstream → {"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{…}}
+//	→ client {"jsonrpc":"2.0","id":7,"result":{"resultType":"input_required","inputRequests":{"a1":{"method":"elicitation/create","params":{…}}},"requestState":"v1.<id>.<mac>","_meta":{"M/serverInfo":{…}}}}
+//	client → {"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"github__create_issue","arguments":{},"_meta":{…},"requestState":"v1.<id>.<mac>","inputResponses":{"a1":{"action":"accept","content":{…}}}}}
+//	→ upstream {"jsonrpc":"2.0","id":1,"result":{"action":"accept","content":{…}}}
+//	upstream → {"jsonrpc":"2.0","id":"a3","result":{"content":[…]}}
+//	→ client {"jsonrpc":"2.0","id":8,"result":{"content":[…],"_meta":{"M/serverInfo":{…}},"resultType":"complete"}}
+//
+// 2026 client, 2026 upstream: as the first, with the client's capabilities
+// verbatim in _meta; a requestState is wrapped as u1.<upstream>.<mac>.<state>.
+//
+// # Concurrency and shutdown
+//
+// A Proxy is safe for concurrent use. Handle never blocks on a peer. No lock is
+// held across I/O or a callback. Every goroutine belongs to the Proxy, an instance
+// or a peer, and Close waits for all of them.
+package mcpproxy

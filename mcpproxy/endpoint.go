@@ -1,0 +1,95 @@
+package mcpproxy
+
+import (
+	"context"
+	"net/http"
+	"sync"
+
+	"github.com/agentarmor/agentarmor/health"
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
+)
+
+// HTTPOptions says who may talk to the HTTP endpoint.
+type HTTPOptions struct {
+	Tokens         []string // bearer tokens; empty admits everyone
+	AllowedOrigins []string // beside loopback's own
+	Loopback       bool     // the listener is on loopback: foreign Hosts are refused
+}
+
+// transports are the HTTP halves that Close ends.
+type transports struct {
+	mu  sync.Mutex
+	all []*wire.HTTP
+}
+
+func (t *transports) close(ctx context.Context) {
+	t.mu.Lock()
+	all := t.all
+	t.all = nil
+	t.mu.Unlock()
+	for _, h := range all {
+		h.Close(ctx)
+	}
+}
+
+// HTTP returns the handler of /mcp, /sse, /message, /healthz and /readyz.
+func (p *Proxy) HTTP(o HTTPOptions) http.Handler {
+	h := wire.NewHTTP(wire.HTTPOptions{
+		Handler: p, Limits: p.cfg.Limits, Tokens: o.Tokens, AllowedOrigins: o.AllowedOrigins, Loopback: o.Loopback,
+		ParamHeaders: p.exposedParamHeaders, Log: p.log,
+	})
+	p.transports.mu.Lock()
+	p.transports.all = append(p.transports.all, h)
+	p.transports.mu.Unlock()
+	mux := http.NewServeMux()
+	h.Mount(mux)
+	mux.Handle("GET /healthz", h.Guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("ok\n")) // the prober may have left
+	})))
+	mux.Handle("GET /readyz", h.Guard(http.HandlerFunc(p.readyz)))
+	return mux
+}
+
+// readyz is 200 once every enabled upstream has been ready or has a known
+// trouble, 503 while one still starts.
+func (p *Proxy) readyz(w http.ResponseWriter, _ *http.Request) {
+	for _, up := range p.ups() {
+		if s := up.shared.status(); s.State == health.Starting {
+			http.Error(w, up.cfg.Name+" is starting", http.StatusServiceUnavailable)
+			return
+		}
+	}
+	_, _ = w.Write([]byte("ready\n")) // the prober may have left
+}
+
+// exposedParamHeaders returns the x-mcp-header properties of a tool as clients name it.
+func (p *Proxy) exposedParamHeaders(tool string) []wire.ParamHeader {
+	e, err := p.cat.Load().tool(tool)
+	if err != nil {
+		return nil
+	}
+	return e.params
+}
+
+// paramHeaders are the Mcp-Param headers that a call of a tool must carry to a
+// modern HTTP server.
+func paramHeaders(params []paramHeader, args []byte) [][2]string {
+	var out [][2]string
+	for _, h := range params {
+		value := args
+		for _, step := range h.Path {
+			if value = wire.Get(value, step); value == nil {
+				break
+			}
+		}
+		if len(value) == 0 || string(value) == "null" || value[0] == '{' || value[0] == '[' {
+			continue
+		}
+		text := string(value)
+		if s, ok := wire.String(value); ok {
+			text = s
+		}
+		out = append(out, [2]string{h.Name, text})
+	}
+	return out
+}

@@ -1,0 +1,130 @@
+// Package event carries what happens inside the endpoint to whoever watches:
+// the log, the status resource, alerts.
+//
+//	var bus event.Bus
+//	sub := bus.Subscribe(64)
+//	defer sub.Close()
+//	bus.Publish(event.Event{Kind: event.UpstreamState, Upstream: "github", To: "down"})
+//	e := <-sub.C()
+//
+// # Promises
+//
+// Observers never slow the work: Publish does not wait. An event that finds a
+// subscriber's buffer full is dropped for that subscriber and counted; a
+// gap shows in Event.Seq too. The last [History] events can be read again.
+// Each subscriber gets events in the order of their numbers. A Bus is safe for
+// concurrent use and starts no goroutines.
+package event
+
+import (
+	"cmp"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// History is how many events a Bus remembers.
+const History = 1000
+
+// Kind says what happened.
+type Kind string
+
+const (
+	UpstreamState  Kind = "upstream.state"  // From, To, Text: the reason
+	CatalogChanged Kind = "catalog.changed" // Upstream whose listing changed
+	CallFailed     Kind = "call.failed"     // Tool, To: the outcome class, Text: why
+	ConfigReloaded Kind = "config.reloaded" // Text: what changed
+)
+
+// Event is one thing that happened. Fields that do not apply are empty; none
+// ever holds a secret or a payload.
+type Event struct {
+	Seq      uint64    `json:"seq"`  // set by Publish: 1, 2, …
+	Time     time.Time `json:"time"` // set by Publish if zero
+	Kind     Kind      `json:"kind"`
+	Upstream string    `json:"upstream,omitempty"`
+	Tool     string    `json:"tool,omitempty"`
+	From     string    `json:"from,omitempty"`
+	To       string    `json:"to,omitempty"`
+	Text     string    `json:"text,omitempty"`
+}
+
+// New returns an empty Bus.
+func New() *Bus { return new(Bus) }
+
+// Bus hands events to its subscribers. The zero value is ready for use.
+type Bus struct {
+	mu     sync.Mutex
+	seq    uint64
+	recent []Event // a ring: event n is at (n-1) % History
+	subs   map[*Subscription]struct{}
+}
+
+// Subscription is one observer of a Bus.
+type Subscription struct {
+	bus     *Bus
+	ch      chan Event
+	dropped atomic.Uint64
+}
+
+// Publish numbers e, remembers it and offers it to every subscriber.
+func (b *Bus) Publish(e Event) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.seq++
+	e.Seq = b.seq
+	e.Time = cmp.Or(e.Time, time.Now().UTC())
+	if len(b.recent) < History {
+		b.recent = append(b.recent, e)
+	} else {
+		b.recent[(e.Seq-1)%History] = e
+	}
+	for s := range b.subs {
+		select {
+		case s.ch <- e:
+		default:
+			s.dropped.Add(1)
+		}
+	}
+}
+
+// Subscribe returns a subscription to what is published from now on, with
+// room for n events (at least one).
+func (b *Bus) Subscribe(n int) *Subscription {
+	s := &Subscription{bus: b, ch: make(chan Event, max(n, 1))}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.subs == nil {
+		b.subs = map[*Subscription]struct{}{}
+	}
+	b.subs[s] = struct{}{}
+	return s
+}
+
+// Recent returns the last n events that are remembered, oldest first.
+func (b *Bus) Recent(n int) []Event {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n = max(0, min(n, len(b.recent)))
+	out := make([]Event, 0, n)
+	for seq := b.seq - uint64(n); seq < b.seq; seq++ {
+		out = append(out, b.recent[seq%History])
+	}
+	return out
+}
+
+// C is where the events arrive. It is closed by Close, after what it still holds.
+func (s *Subscription) C() <-chan Event { return s.ch }
+
+// Dropped is how many events found no room.
+func (s *Subscription) Dropped() uint64 { return s.dropped.Load() }
+
+// Close ends the subscription. It may be called more than once.
+func (s *Subscription) Close() {
+	s.bus.mu.Lock()
+	defer s.bus.mu.Unlock()
+	if _, ok := s.bus.subs[s]; ok {
+		delete(s.bus.subs, s)
+		close(s.ch)
+	}
+}

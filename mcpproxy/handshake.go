@@ -1,0 +1,423 @@
+package mcpproxy
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
+)
+
+// era is the protocol generation of a server.
+type era int
+
+const (
+	eraUnknown era = iota
+	eraLegacy
+	eraModern
+)
+
+// discoverBudget is how long an unknown server may take to answer
+// server/discover before it is taken for a legacy one, which may stay silent.
+const discoverBudget = 500 * time.Millisecond
+
+// awakeBudget is the same for a server that has answered initialize, if only
+// with an error.
+const awakeBudget = 5 * time.Second
+
+var (
+	errStartup  = errors.New("not ready within its startup timeout")
+	errDiscover = errors.New("no answer to server/discover")
+)
+
+// eraError tells that a server does not speak the generation tried.
+type eraError struct{ err error }
+
+func (e *eraError) Error() string { return e.err.Error() }
+func (e *eraError) Unwrap() error { return e.err }
+
+// rememberedEra is the generation that a remembered listing was made with.
+func rememberedEra(l *listing) era {
+	switch {
+	case l == nil || l.Protocol == "":
+		return eraUnknown
+	case l.Protocol >= wire.Modern:
+		return eraModern
+	}
+	return eraLegacy
+}
+
+// attempt is one try to get from nothing to a connection with its handshake
+// done. It changes transport or generation, and with them the peer, where the
+// server's behaviour asks for it.
+type attempt struct {
+	in        *instance
+	ctx       context.Context // of the whole start
+	c         *conn           // nil: to be opened
+	transport string
+	silent    bool  // discover was not answered in its short budget
+	modernErr error // why it does not speak modern
+	legacyErr error // why it does not speak legacy
+}
+
+// connect returns a connection that is ready for calls.
+func (in *instance) connect(ctx context.Context) (*conn, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, in.startupTimeout(), errStartup)
+	defer cancel()
+	a := &attempt{in: in, ctx: ctx, transport: in.transport()}
+	c, err := a.run()
+	if err != nil {
+		if a.c != nil {
+			in.countExit(a.c)
+		}
+		a.close()
+		in.setFallback("")
+		return nil, a.startError(err)
+	}
+	in.era = eraLegacy
+	if c.modern {
+		in.era = eraModern
+	}
+	return c, nil
+}
+
+// run tries the generations in order, as the config, memory, the only client
+// or the specification's probe would have it.
+func (a *attempt) run() (*conn, error) {
+	first, second, err := a.order()
+	if err != nil {
+		return nil, err
+	}
+	budget := discoverBudget
+	switch {
+	case second == eraUnknown:
+		budget = a.in.startupTimeout()
+	case a.in.era == eraModern:
+		budget = a.in.startupTimeout() / 2 // it has answered before, and may start slowly
+	}
+	for _, e := range []era{first, second} {
+		if e == eraUnknown {
+			continue
+		}
+		err := a.try(e, budget)
+		if err == nil {
+			return a.c, nil
+		}
+		if _, ok := errors.AsType[*eraError](err); !ok {
+			return nil, err
+		}
+		budget = awakeBudget
+	}
+	return a.lastResort(first, second)
+}
+
+// lastResort is for a modern server that was too slow for the probe, and for a
+// URL that serves nothing but HTTP+SSE.
+func (a *attempt) lastResort(first, second era) (*conn, error) {
+	if a.silent && second == eraLegacy {
+		if err := a.try(eraModern, awakeBudget); err == nil {
+			return a.c, nil
+		}
+	}
+	if a.mayBeSSE() {
+		a.close()
+		a.transport = "sse"
+		if err := a.try(eraLegacy, 0); err == nil {
+			a.in.setFallback("sse")
+			return a.c, nil
+		}
+	}
+	if first == eraModern && second == eraUnknown {
+		return nil, a.modernErr
+	}
+	return nil, cmp.Or(a.legacyErr, a.modernErr)
+}
+
+// mayBeSSE follows 2025-11-25, transports, "Backwards Compatibility": an
+// initialize refused with 400, 404 or 405 may have met an HTTP+SSE server.
+func (a *attempt) mayBeSSE() bool {
+	e, ok := errors.AsType[*wire.Error](a.legacyErr)
+	return ok && a.transport == "http" && a.in.o.cfg.Type == "" && slices.Contains([]int{400, 404, 405}, e.Status)
+}
+
+// order returns the generations to try, eraUnknown for none.
+func (a *attempt) order() (first, second era, err error) {
+	in := a.in
+	switch {
+	case in.o.cfg.Protocol == "legacy", a.transport == "sse" && in.o.cfg.Protocol != wire.Modern:
+		return eraLegacy, eraUnknown, nil
+	case in.o.cfg.Protocol == wire.Modern:
+		return eraModern, eraUnknown, nil
+	case in.era == eraLegacy:
+		return eraLegacy, eraModern, nil
+	case in.era == eraModern || in.o.preferLegacy == nil:
+		return eraModern, eraLegacy, nil
+	}
+	// The process starts while we wait for the only client to speak.
+	if err := a.open(); err != nil {
+		return 0, 0, err
+	}
+	in.o.capabilities(a.ctx)
+	if legacy, known := in.o.preferLegacy(); known && legacy {
+		return eraLegacy, eraModern, nil
+	}
+	return eraModern, eraLegacy, nil
+}
+
+// try does one handshake, on a new peer if the last one has not survived.
+func (a *attempt) try(e era, budget time.Duration) error {
+	if err := a.open(); err != nil {
+		return err
+	}
+	if e == eraLegacy {
+		err := a.initialize()
+		if _, ok := errors.AsType[*eraError](err); ok {
+			a.legacyErr = err
+		}
+		return err
+	}
+	err := a.discover(budget)
+	if _, ok := errors.AsType[*eraError](err); ok {
+		a.modernErr = err
+	}
+	return err
+}
+
+func (a *attempt) open() error {
+	if a.c != nil {
+		return nil
+	}
+	c, err := a.in.open(a.ctx, a.transport)
+	if err != nil {
+		return err
+	}
+	a.c = c
+	return nil
+}
+
+func (a *attempt) close() {
+	if a.c != nil {
+		a.in.closeConn(a.c)
+		a.c = nil
+	}
+}
+
+// startError names the startup budget where it is what ended err.
+func (a *attempt) startError(err error) error {
+	if a.ctx.Err() != nil {
+		return context.Cause(a.ctx)
+	}
+	return err
+}
+
+// discover does the modern handshake. An *eraError means that the server is a
+// legacy one.
+func (a *attempt) discover(budget time.Duration) error {
+	a.c.modern = true
+	ctx, cancel := context.WithTimeoutCause(a.ctx, budget, errDiscover)
+	defer cancel()
+	m, err := a.c.call(ctx, "server/discover", nil)
+	switch {
+	case errors.Is(err, errDiscover):
+		a.silent = true
+		return &eraError{err}
+	case err != nil:
+		return a.noDiscover(err)
+	case m.Error != nil:
+		return discoverRefused(m.Error)
+	}
+	var r struct {
+		SupportedVersions []string        `json:"supportedVersions"`
+		Capabilities      json.RawMessage `json:"capabilities"`
+		Instructions      string          `json:"instructions"`
+		Meta              json.RawMessage `json:"_meta"`
+	}
+	if json.Unmarshal(m.Result, &r) != nil || r.SupportedVersions == nil {
+		return &eraError{errors.New("what answers server/discover is no DiscoverResult")}
+	}
+	if err := checkSupported(r.SupportedVersions); err != nil {
+		return err
+	}
+	c := a.c
+	c.version, c.capabilities, c.instructions = wire.Modern, r.Capabilities, r.Instructions
+	c.server = wire.Get(r.Meta, wire.MetaPrefix+"serverInfo")
+	a.ready()
+	return nil
+}
+
+// noDiscover decides what a discover without answer says. A process that
+// leaves is a legacy one that cannot bear the probe: it is started again and
+// asked as such from now on. A known modern one has crashed.
+func (a *attempt) noDiscover(err error) error {
+	e, ok := errors.AsType[*wire.Error](err)
+	switch {
+	case !ok:
+		return err
+	case e.Kind == wire.HTTPStatus && (isAuth(e) || isThrottled(e)):
+		return e
+	case e.Kind == wire.NotSent && a.transport != "stdio":
+		return e
+	case e.Kind != wire.Lost && e.Kind != wire.NotSent:
+		return &eraError{e}
+	}
+	known, probing := a.in.era == eraModern, a.in.o.cfg.Protocol != wire.Modern
+	if a.transport == "stdio" {
+		err = a.exit(e)
+	}
+	if known || !probing {
+		a.in.era = eraUnknown
+		return err
+	}
+	if a.transport == "stdio" {
+		a.in.era = eraLegacy
+		a.close()
+	}
+	return &eraError{err}
+}
+
+// exit waits a moment for what the process has to say about its end, which is
+// told after its requests have failed.
+func (a *attempt) exit(err error) error {
+	select {
+	case <-a.c.done:
+		return endOf(a.c)
+	case <-time.After(exitWait):
+	case <-a.ctx.Done():
+	}
+	return err
+}
+
+// exitWait bounds the time between the end of the pipes and that of the process.
+const exitWait = 2 * time.Second
+
+// discoverRefused reads the error of a server/discover: only the codes of
+// 2026-07-28 come from a modern server.
+func discoverRefused(raw []byte) error {
+	e := parseRPCError(raw)
+	switch e.code {
+	case wire.CodeUnsupportedVersion:
+		return checkSupported(e.supported)
+	case wire.CodeHeaderMismatch, wire.CodeMissingCapability:
+		return e
+	}
+	return &eraError{e}
+}
+
+// checkSupported returns nil if the server speaks our modern revision, an
+// *eraError if it speaks a legacy one of ours, else why neither will do.
+func checkSupported(supported []string) error {
+	if slices.Contains(supported, wire.Modern) {
+		return nil
+	}
+	err := fmt.Errorf("it speaks %.200q only", supported)
+	if slices.ContainsFunc(supported, isLegacyVersion) {
+		return &eraError{err}
+	}
+	return err
+}
+
+func isLegacyVersion(v string) bool { return v != wire.Modern && slices.Contains(wire.Versions, v) }
+
+// initialize does the legacy handshake. An *eraError means that the server
+// refuses it; one that failed in transport might do better another time.
+func (a *attempt) initialize() error {
+	c := a.c
+	c.modern = false
+	params := append([]byte(`{"protocolVersion":"`+wire.Legacy+`","capabilities":`), a.in.o.capabilities(a.ctx)...)
+	params = append(append(append(params, `,"clientInfo":`...), clientInfoJSON(a.in.o.version)...), '}')
+	m, err := c.call(a.ctx, "initialize", params)
+	if e, ok := errors.AsType[*wire.Error](err); ok {
+		return a.notInitialized(e)
+	}
+	if err != nil {
+		return err
+	}
+	if m.Error != nil {
+		return &eraError{parseRPCError(m.Error)}
+	}
+	var r struct {
+		ProtocolVersion string          `json:"protocolVersion"`
+		Capabilities    json.RawMessage `json:"capabilities"`
+		ServerInfo      json.RawMessage `json:"serverInfo"`
+		Instructions    string          `json:"instructions"`
+	}
+	if err := json.Unmarshal(m.Result, &r); err != nil {
+		return fmt.Errorf("what answers initialize is no InitializeResult: %w", err)
+	}
+	if !isLegacyVersion(r.ProtocolVersion) {
+		return &eraError{fmt.Errorf("it answers initialize with the protocol version %.40q", r.ProtocolVersion)}
+	}
+	c.version, c.capabilities, c.server, c.instructions = r.ProtocolVersion, r.Capabilities, r.ServerInfo, r.Instructions
+	a.ready()
+	return nil
+}
+
+func (a *attempt) notInitialized(e *wire.Error) error {
+	switch {
+	case a.transport == "stdio" && (e.Kind == wire.Lost || e.Kind == wire.NotSent):
+		return a.exit(e)
+	case e.Kind == wire.HTTPStatus && (isAuth(e) || isThrottled(e) || e.Status >= 500):
+		return e
+	case e.Kind == wire.HTTPStatus, e.Kind == wire.SessionLost:
+		return &eraError{e}
+	}
+	return e
+}
+
+// ready ends a handshake: from here on messages go out as they come.
+func (a *attempt) ready() {
+	c := a.c
+	c.peer.SetVersion(c.version)
+	if !c.modern {
+		c.notify("notifications/initialized", nil)
+	}
+	c.peer.Ready()
+	c.open()
+}
+
+func isAuth(e *wire.Error) bool      { return e.Status == 401 || e.Status == 403 }
+func isThrottled(e *wire.Error) bool { return e.Status == 429 }
+
+// rpcError is a JSON-RPC error of the server, to be read by a human.
+type rpcError struct {
+	code      int
+	message   string
+	supported []string // of an UnsupportedProtocolVersionError
+}
+
+func (e *rpcError) Error() string { return fmt.Sprintf("error %d: %.200s", e.code, e.message) }
+
+func parseRPCError(raw []byte) *rpcError {
+	var e struct {
+		Code    int             `json:"code"`
+		Message string          `json:"message"`
+		Data    json.RawMessage `json:"data"`
+	}
+	_ = json.Unmarshal(raw, &e) // what is missing stays empty
+	var data struct {
+		Supported []string `json:"supported"`
+	}
+	_ = json.Unmarshal(e.Data, &data)
+	return &rpcError{e.Code, e.Message, data.Supported}
+}
+
+// clientInfoJSON is how we name ourselves to servers.
+func clientInfoJSON(version string) []byte {
+	b, _ := json.Marshal(struct { // two strings always encode
+		Name    string `json:"name"`
+		Version string `json:"version"`
+	}{"agentarmor", version})
+	return b
+}
+
+// hopMetaJSON is the _meta of our own requests to a modern server: we offer it
+// nothing but to read the answer.
+func hopMetaJSON(version string) []byte {
+	b := []byte(`{"` + wire.MetaPrefix + `protocolVersion":"` + wire.Modern + `","` + wire.MetaPrefix + `clientInfo":`)
+	b = append(b, clientInfoJSON(version)...)
+	return append(b, `,"`+wire.MetaPrefix+`clientCapabilities":{}}`...)
+}

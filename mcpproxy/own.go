@@ -1,0 +1,224 @@
+package mcpproxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentarmor/agentarmor/mcpproxy/builtin"
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
+)
+
+const statusURI = builtin.StatusURI
+
+// makeOwn builds what AgentArmor answers itself, and cuts its list entries once.
+func (p *Proxy) makeOwn() {
+	p.own = builtin.New(p.cfg.Version, builtin.Source{Status: func() any { return p.Status() }, Upstream: p.upstreamStatus})
+	p.ownList = ownEntries{
+		tools:     p.ownEntries("tools/list", "tools"),
+		resources: p.ownEntries("resources/list", "resources"),
+		templates: p.ownEntries("resources/templates/list", "resourceTemplates"),
+	}
+}
+
+func (p *Proxy) ownEntries(method, key string) []json.RawMessage {
+	m := p.handle(context.Background(), method, nil)
+	list := wire.Get(m.Result, key)
+	if list == nil {
+		return nil
+	}
+	var out []json.RawMessage
+	for e := range wire.Elements(list) {
+		out = append(out, slices.Clone(e))
+	}
+	return out
+}
+
+// handle lets mcp-go answer one message, under an id of ours.
+func (p *Proxy) handle(ctx context.Context, method string, params []byte) wire.Message {
+	raw := wire.AppendRequest(nil, []byte(`"own"`), method, params)
+	answer, err := json.Marshal(p.own.HandleMessage(ctx, raw))
+	if err == nil {
+		if m, err := wire.Parse(answer); err == nil {
+			return m
+		}
+	}
+	return wire.Message{Error: errorObject(wire.CodeInternal, "AgentArmor could not answer this")}
+}
+
+func errorObject(code int, msg string) []byte {
+	b, _ := json.Marshal(struct { // an int and a string always encode
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+	}{code, msg})
+	return b
+}
+
+func (r *request) give(m wire.Message) {
+	if m.Error != nil {
+		_ = r.st.Answer(wire.AppendErrorRaw(nil, r.id, m.Error), r.more) // the client may have left
+		return
+	}
+	r.answer(m.Result)
+}
+
+// initialize opens a session. It never waits for an upstream.
+func (p *Proxy) initialize(r *request) {
+	m := p.handle(p.ctx, r.method, r.params)
+	if m.Result == nil {
+		r.give(m)
+		return
+	}
+	version, _ := wire.String(wire.Get(m.Result, "protocolVersion"))
+	caps := wire.Get(r.params, "capabilities")
+	if len(caps) == 0 || caps[0] != '{' {
+		caps = []byte(`{}`)
+	}
+	name, _ := wire.String(wire.Get(wire.Get(r.params, "clientInfo"), "name"))
+	r.c.mu.Lock()
+	r.c.version, r.c.caps, r.c.name = version, slices.Clone(caps), name
+	r.c.mu.Unlock()
+	if p.cfg.OneClient {
+		p.first.set(false, slices.Clone(caps))
+	}
+	r.answer(p.withInstructions(m.Result))
+}
+
+func (p *Proxy) discover(r *request) {
+	m := p.handle(p.ctx, r.method, r.params)
+	if m.Result != nil {
+		m.Result = p.withInstructions(m.Result)
+	}
+	r.give(m)
+}
+
+func (p *Proxy) withInstructions(result []byte) []byte {
+	return wire.Rewrite(nil, result, wire.Edit{Key: "instructions", Value: wire.AppendString(nil, p.cat.Load().instructions())})
+}
+
+// callOwn answers a call of an own tool or a read of an own resource.
+func (p *Proxy) callOwn(r *request, name string) {
+	params := r.params
+	if r.method == "tools/call" {
+		params = wire.Rewrite(nil, params, wire.Edit{Key: "name", Value: wire.AppendString(nil, name)})
+	}
+	p.work.Go(func() {
+		defer wire.OnPanic()
+		m := p.handle(p.ctx, r.method, params)
+		if m.Error != nil && r.modern && string(wire.Get(m.Error, "code")) == "-32002" {
+			m.Error = wire.Rewrite(nil, m.Error, wire.Edit{Key: "code", Value: []byte("-32602")})
+		}
+		r.give(m)
+	})
+}
+
+// firstList bounds how long a list waits when nothing is known of any upstream.
+const firstList = time.Second
+
+// list answers one of the four lists, a single page.
+func (p *Proxy) list(r *request, kind listKind) {
+	if r.cursor != nil {
+		r.fail(wire.CodeInvalidParams, "unknown cursor: the list has a single page", nil)
+		return
+	}
+	if !p.knowsNothing() {
+		p.answerList(r, kind)
+		return
+	}
+	p.work.Go(func() {
+		defer wire.OnPanic()
+		p.waitForList()
+		p.answerList(r, kind)
+	})
+}
+
+// knowsNothing tells that upstreams are configured and none has a list yet.
+func (p *Proxy) knowsNothing() bool {
+	enabled := false
+	for _, up := range p.ups() {
+		up.mu.Lock()
+		known := up.list != nil
+		up.mu.Unlock()
+		if known {
+			return false
+		}
+		enabled = enabled || !up.cfg.Disabled
+	}
+	return enabled
+}
+
+func (p *Proxy) waitForList() {
+	select {
+	case <-p.listedOne:
+	case <-time.After(time.Until(p.started.Add(firstList))):
+	case <-p.ctx.Done():
+	}
+}
+
+func (p *Proxy) answerList(r *request, kind listKind) {
+	cat := p.cat.Load()
+	p.changes.seen(kind, cat.list(kind, view{dotted: true}))
+	r.answer(cat.list(kind, view{dotted: p.dotted(r), modern: r.modern}))
+}
+
+// retryLater tries once more what failed only because no list is known yet.
+func (p *Proxy) retryLater(r *request, err error, again func(*request)) {
+	if !p.knowsNothing() || time.Since(p.started) > firstList {
+		r.failName(err)
+		return
+	}
+	p.work.Go(func() {
+		defer wire.OnPanic()
+		p.waitForList()
+		if p.knowsNothing() {
+			r.failName(errors.New(err.Error() + " (no upstream is ready yet)"))
+			return
+		}
+		again(r)
+	})
+}
+
+// refuseDots are clients that drop the whole server, or fail every request,
+// when a tool's name has a dot.
+var refuseDots = []string{"claude-ai", "claude-code", "github-copilot-developer", "continue-client", "continue-cli-client", "Visual Studio Code", "codex-mcp-client", "Cline", "@cline/core"}
+
+// dotted tells how own tools are spelled for the client of r.
+func (p *Proxy) dotted(r *request) bool {
+	switch p.cfg.ToolNames {
+	case "safe":
+		return false
+	case "dotted":
+		return true
+	}
+	if r.modern { // lists of this generation must not vary by connection
+		return true
+	}
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	return !slices.ContainsFunc(refuseDots, func(s string) bool { return strings.EqualFold(s, r.c.name) })
+}
+
+// rebuild cuts a new catalog from what the upstreams offer now.
+func (p *Proxy) rebuild() {
+	p.rebuildMu.Lock()
+	defer p.rebuildMu.Unlock()
+	own := p.ownList
+	own.instructions = ownInstructions
+	ups := p.ups()
+	if len(ups) == 0 {
+		own.instructions = ownInstructions + " " + addServer
+	}
+	sources := make([]source, 0, len(ups))
+	for _, up := range ups {
+		sources = append(sources, up.source())
+	}
+	p.cat.Store(buildCatalog(own, sources))
+}
+
+const (
+	ownInstructions = "AgentArmor fronts several MCP servers. Their tools are listed as <server>__<tool>. When a tool is unavailable its result says so, and why; armor.status tells what works now."
+	addServer       = "No server is configured yet: add one under mcpServers in agentarmor.yaml, as in Claude Desktop's configuration, and it is picked up without a restart."
+)

@@ -1,0 +1,225 @@
+package mcpproxy
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mark3labs/mcp-go/server"
+
+	"github.com/agentarmor/agentarmor/mcpproxy/event"
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
+)
+
+// Proxy is the endpoint: it answers what it knows itself and forwards the rest.
+// All methods are safe for concurrent use.
+type Proxy struct {
+	cfg     Config
+	log     *slog.Logger
+	started time.Time
+	ctx     context.Context // ends with Close
+	stop    context.CancelFunc
+	work    sync.WaitGroup
+
+	own                    *server.MCPServer
+	ownList                ownEntries
+	serverInfo, clientInfo []byte
+	memory                 *memory
+	events                 *event.Bus
+	parking                *parking
+	links                  links
+	first                  firstRequest
+
+	rebuildMu sync.Mutex
+	cat       atomic.Pointer[catalog]
+	listedOne chan struct{} // closed when an upstream's list is known
+	listed    sync.Once
+	changes   changes
+
+	upsMu sync.RWMutex
+	byUp  map[string]*upstream
+	order []*upstream
+
+	clientsMu sync.Mutex
+	clients   map[*client]bool
+
+	listensMu sync.Mutex
+	listens   map[*listen]bool
+
+	transports transports
+}
+
+// New builds an endpoint; nothing runs before Start.
+func New(cfg Config) (*Proxy, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	cfg.Limits = cfg.Limits.Filled()
+	p := &Proxy{
+		cfg: cfg, log: cfg.Log, started: time.Now(),
+		byUp: map[string]*upstream{}, clients: map[*client]bool{},
+		parking: newParking(), events: event.New(), listedOne: make(chan struct{}),
+	}
+	p.ctx, p.stop = context.WithCancel(context.Background())
+	p.first.known = make(chan struct{})
+	info := struct {
+		Name    string `json:"name"`
+		Version string `json:"version"`
+	}{"agentarmor", cfg.Version}
+	p.serverInfo, _ = json.Marshal(info) // two strings always encode
+	p.clientInfo = p.serverInfo
+	if cfg.StateDir != "" {
+		m, err := openMemory(cfg.StateDir)
+		if err != nil { // works without, slower to show its tools
+			p.log.Warn("catalogs are not remembered between starts", "reason", err)
+		}
+		p.memory = m
+	}
+	p.makeOwn()
+	for i := range cfg.Upstreams {
+		p.addUpstream(&cfg.Upstreams[i])
+	}
+	p.changes.init(p)
+	p.rebuild()
+	return p, nil
+}
+
+// Start brings the upstreams up in the background and returns at once.
+func (p *Proxy) Start(context.Context) {
+	for _, up := range p.ups() {
+		up.start()
+	}
+}
+
+// Close ends the listens gracefully, then the sessions, then the upstreams, and
+// waits until nothing is left of them. ctx bounds the grace of processes.
+func (p *Proxy) Close(ctx context.Context) {
+	p.eachListen(func(l *listen) { l.end(true) })
+	p.transports.close(ctx)
+	p.stop()
+	var wg sync.WaitGroup
+	for _, up := range p.ups() {
+		wg.Go(func() { up.stop(ctx) })
+	}
+	wg.Wait()
+	p.changes.close()
+	p.work.Wait()
+}
+
+// Reload replaces the upstreams by those of cfg: new ones start, missing ones
+// end, changed ones are replaced, and untouched ones keep running.
+func (p *Proxy) Reload(cfg Config) error {
+	p.upsMu.Lock()
+	old := p.byUp
+	p.byUp = map[string]*upstream{}
+	p.order = nil
+	var gone, fresh []*upstream
+	for i := range cfg.Upstreams {
+		u := &cfg.Upstreams[i]
+		if was := old[u.Name]; was != nil && reflect.DeepEqual(was.cfg, u) {
+			p.byUp[u.Name], p.order = was, append(p.order, was)
+			delete(old, u.Name)
+			continue
+		}
+		up := p.newUpstream(u)
+		p.byUp[u.Name], p.order = up, append(p.order, up)
+		fresh = append(fresh, up)
+	}
+	for _, up := range old {
+		gone = append(gone, up)
+	}
+	p.upsMu.Unlock()
+	p.rebuild()
+	for _, up := range gone {
+		p.work.Go(func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), stopGrace)
+			defer cancel()
+			up.stop(ctx)
+		})
+	}
+	for _, up := range fresh {
+		up.start()
+	}
+	p.changes.all()
+	p.subscriptionsChanged()
+	p.levelsChanged()
+	return nil
+}
+
+// stopGrace bounds how long an upstream may take to end after a reload.
+const stopGrace = 5 * time.Second
+
+// ServeStdio serves one client on a pair of pipes until in ends and all that
+// was read is answered, or ctx ends.
+func (p *Proxy) ServeStdio(ctx context.Context, in, out *os.File) error {
+	return wire.ServeStdio(ctx, in, out, p, p.cfg.Limits)
+}
+
+// addUpstream registers an upstream of the first configuration.
+func (p *Proxy) addUpstream(u *UpstreamConfig) {
+	up := p.newUpstream(u)
+	p.byUp[u.Name], p.order = up, append(p.order, up)
+}
+
+func (p *Proxy) upstream(name string) *upstream {
+	p.upsMu.RLock()
+	defer p.upsMu.RUnlock()
+	return p.byUp[name]
+}
+
+// ups returns the upstreams in config order.
+func (p *Proxy) ups() []*upstream {
+	p.upsMu.RLock()
+	defer p.upsMu.RUnlock()
+	return append([]*upstream(nil), p.order...)
+}
+
+// firstRequest is what the first request of the only client tells: upstreams that
+// start meanwhile wait for it, so that they can be told that client's capabilities.
+type firstRequest struct {
+	once   sync.Once
+	known  chan struct{}
+	modern bool
+	caps   []byte
+}
+
+func (f *firstRequest) set(modern bool, caps []byte) {
+	f.once.Do(func() {
+		f.modern, f.caps = modern, caps
+		close(f.known)
+	})
+}
+
+// sharedCapabilities is what a legacy upstream is told that all clients share.
+var sharedCapabilities = []byte(`{"sampling":{},"elicitation":{"form":{},"url":{}},"roots":{"listChanged":true}}`)
+
+// capabilities waits at most a second for the only client, if there is one.
+func (p *Proxy) capabilities(ctx context.Context) []byte {
+	if !p.cfg.OneClient {
+		return sharedCapabilities
+	}
+	select {
+	case <-p.first.known:
+		if p.first.caps != nil {
+			return p.first.caps
+		}
+	case <-time.After(time.Second):
+	case <-ctx.Done():
+	}
+	return sharedCapabilities
+}
+
+// preferLegacy is the generation of the only client, if it is known by now.
+func (p *Proxy) preferLegacy() (legacy, known bool) {
+	select {
+	case <-p.first.known:
+		return !p.first.modern, p.cfg.OneClient
+	default:
+		return false, false
+	}
+}

@@ -1,0 +1,230 @@
+package mcpproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentarmor/agentarmor/health"
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
+)
+
+const (
+	stableAfter   = time.Minute      // of service, after which the backoff begins anew
+	fastExit      = 10 * time.Second // an exit within this of the start is part of a crash loop
+	crashLoopAt   = 5                // fast exits in a row
+	authRetry     = 5 * time.Minute
+	throttleAtMin = time.Second      // for a 429 that names no time
+	stopWithin    = 10 * time.Second // for a connection that ends while we go on
+)
+
+// errSessionLost ends the service of a connection whose session is forgotten.
+var errSessionLost = errors.New("the server has forgotten the session")
+
+// run connects, serves and waits, until ctx ends.
+func (in *instance) run(ctx context.Context) {
+	defer wire.OnPanic()
+	defer in.enter(ended, nil)
+	for first := true; ctx.Err() == nil; first = false {
+		if !first {
+			in.tracker.Restarted()
+		}
+		in.enter(connecting, nil)
+		in.tracker.Set(health.Starting, "", time.Time{})
+		c, err := in.connect(ctx)
+		proven := false
+		if err == nil {
+			err = in.serve(ctx, c)
+			proven = c.proven.Load()
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, errSessionLost) && proven:
+			continue // the server is well, and calls wait for the new session
+		}
+		in.pause(ctx, err)
+	}
+}
+
+// serve is the life of a connection after its handshake. It returns why that ended.
+func (in *instance) serve(ctx context.Context, c *conn) error {
+	in.enter(serving, c)
+	began := time.Now()
+	work, cancel := context.WithCancel(ctx)
+	c.work.Go(func() { in.keepWanted(work, c) })
+	if in.o.lists {
+		c.work.Go(func() { c.lists.run(work) })
+	} else {
+		in.tracker.Set(health.Ready, "", time.Time{})
+	}
+	err := in.watch(ctx, c)
+	in.enter(connecting, nil)
+	cancel()
+	c.work.Wait()
+	in.countExit(c)
+	in.retire(ctx, c, err)
+	if time.Since(began) >= stableAfter {
+		in.backoff.reset()
+	}
+	return err
+}
+
+// watch waits for the end of c and sets the state meanwhile.
+func (in *instance) watch(ctx context.Context, c *conn) error {
+	now := standing{state: health.Starting}
+	if !in.o.lists {
+		now.state = health.Ready
+	}
+	var rested <-chan time.Time // ends a 429
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.done:
+			return endOf(c)
+		case <-c.expired:
+			return errSessionLost
+		case err := <-c.trouble:
+			if !isThrottled(err) {
+				return err
+			}
+			delay := throttleDelay(err)
+			rested = time.After(delay)
+			in.enter(serving, nil)
+			in.tracker.Failed(err.Error())
+			in.tracker.Set(health.Throttled, "HTTP status 429", time.Now().Add(delay))
+			continue
+		case <-rested:
+			rested = nil
+			in.enter(serving, c)
+			if l := in.listing(); l != nil && in.o.lists {
+				in.o.hooks.listed(in, l, false)
+			}
+		case now = <-c.lists.standing:
+			in.tracker.Succeeded()
+		}
+		if rested == nil {
+			in.tracker.Set(now.state, now.reason, time.Time{})
+		}
+	}
+}
+
+func throttleDelay(err *wire.Error) time.Duration { return max(err.RetryAfter, throttleAtMin) }
+
+// retire ends a connection. One that has not failed as a whole keeps the calls
+// that are under way on it, in the background.
+func (in *instance) retire(ctx context.Context, c *conn, err error) {
+	_, inPart := errors.AsType[*wire.Error](err)
+	select {
+	case <-c.done:
+		inPart = false
+	default:
+	}
+	if ctx.Err() != nil || !(inPart || errors.Is(err, errSessionLost)) {
+		in.closeConn(c)
+		return
+	}
+	in.wg.Go(func() {
+		defer wire.OnPanic()
+		wait := time.NewTimer(in.maxCallTime())
+		defer wait.Stop()
+		select {
+		case <-c.drain():
+		case <-wait.C:
+		case <-c.done:
+		case <-ctx.Done():
+		}
+		in.closeConn(c)
+	})
+}
+
+// closeConn closes the peer, fails what still waits and tells that c is gone.
+func (in *instance) closeConn(c *conn) {
+	in.mu.Lock()
+	ctx := in.stopCtx
+	in.mu.Unlock()
+	if ctx == nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.Background(), stopWithin)
+		defer cancel()
+	}
+	c.peer.Close(ctx)
+	stats := c.peer.Stats()
+	stats.Pid = 0
+	in.mu.Lock()
+	if in.last == c {
+		in.last, in.lastStats = nil, stats
+	}
+	in.mu.Unlock()
+	c.fail(&wire.Error{Kind: wire.Lost, Err: errGone})
+	if c.opened.Load() {
+		in.o.hooks.lost(c)
+	}
+}
+
+// pause sets the state that err asks for and waits for the next attempt.
+func (in *instance) pause(ctx context.Context, err error) {
+	state, delay, held := in.verdict(err)
+	next := time.Now().Add(delay)
+	in.log.Warn("upstream is not available", "state", state, "reason", err, "next", delay)
+	in.tracker.Failed(err.Error())
+	select {
+	case <-in.wake: // of a pause that is over
+	default:
+	}
+	in.tracker.Set(state, reason(state, err), next)
+	in.mu.Lock()
+	in.held = held
+	in.enterLocked(pausing, nil)
+	in.mu.Unlock()
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-in.wake:
+	case <-ctx.Done():
+	}
+}
+
+// verdict decides how to go on after err: the state, how long to wait, and
+// whether a call may cut that short.
+func (in *instance) verdict(err error) (state health.State, delay time.Duration, held bool) {
+	if e, ok := errors.AsType[*wire.Error](err); ok {
+		switch {
+		case isAuth(e):
+			return health.NeedsAuth, jitter(authRetry), true
+		case isThrottled(e):
+			return health.Throttled, max(throttleDelay(e), in.backoff.next()), true
+		}
+	}
+	if in.fastExits >= crashLoopAt {
+		return health.CrashLoop, in.backoff.slowest(), false
+	}
+	return health.Down, in.backoff.next(), false
+}
+
+// reason says in a few words why an upstream cannot be used.
+func reason(state health.State, err error) string {
+	if state == health.CrashLoop {
+		return fmt.Sprintf("it ends again and again right after its start, last: %v", err)
+	}
+	return err.Error()
+}
+
+// countExit counts the ends of processes that come right after their start.
+func (in *instance) countExit(c *conn) {
+	select {
+	case <-c.done:
+	default:
+		return
+	}
+	switch {
+	case c.transport != "stdio":
+	case time.Since(c.started) < fastExit:
+		in.fastExits++
+	default:
+		in.fastExits = 0
+	}
+}

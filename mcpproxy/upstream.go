@@ -1,0 +1,249 @@
+package mcpproxy
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/agentarmor/agentarmor/health"
+)
+
+// upstream is one registered server: its configuration, the instance that all
+// clients share, and with sharing: session one more for each of them.
+type upstream struct {
+	p      *Proxy
+	cfg    *UpstreamConfig
+	shared *instance
+
+	mu      sync.Mutex
+	list    *listing // the last complete one, live or remembered
+	live    bool     // list came from the running server
+	per     map[sessionKey]*perSession
+	stopped bool
+}
+
+// sessionKey names who an instance of sharing: session belongs to: a session, or
+// all stateless requests with the same token.
+type sessionKey struct {
+	c         *client
+	principal string
+}
+
+type perSession struct {
+	in   *instance
+	idle *time.Timer // of a stateless one
+}
+
+// maxPerSession bounds the instances of one upstream with sharing: session.
+const maxPerSession = 32
+
+var errBusy = errors.New("busy: it runs as many sessions as it may, try again when one has ended")
+
+func (p *Proxy) newUpstream(u *UpstreamConfig) *upstream {
+	up := &upstream{p: p, cfg: u, per: map[sessionKey]*perSession{}}
+	if u.Disabled {
+		up.cfg = u
+	}
+	up.list = p.memory.load(u)
+	up.shared = p.newInstance(up, nil)
+	return up
+}
+
+func (p *Proxy) newInstance(up *upstream, owner *client) *instance {
+	o := instanceOptions{
+		cfg: up.cfg, limits: p.cfg.Limits, log: p.log, version: p.cfg.Version,
+		remembered: up.list, capabilities: p.capabilities, preferLegacy: p.preferLegacy,
+		lists: owner == nil,
+		hooks: hooks{message: p.message, listed: p.gotListing, state: p.stateChanged, lost: p.connLost},
+	}
+	if owner != nil {
+		o.capabilities = func(context.Context) []byte {
+			if caps := owner.capabilities(); caps != nil {
+				return caps
+			}
+			return sharedCapabilities
+		}
+	}
+	in := newInstance(o)
+	in.up, in.owner = up, owner
+	return in
+}
+
+func (up *upstream) start() {
+	if !up.cfg.Disabled {
+		up.shared.start(up.p.ctx)
+	}
+}
+
+func (up *upstream) stop(ctx context.Context) {
+	up.mu.Lock()
+	up.stopped = true
+	per := up.per
+	up.per = map[sessionKey]*perSession{}
+	up.mu.Unlock()
+	var wg sync.WaitGroup
+	wg.Go(func() { up.shared.stop(ctx) })
+	for _, s := range per {
+		if s.idle != nil {
+			s.idle.Stop()
+		}
+		wg.Go(func() { s.in.stop(ctx) })
+	}
+	wg.Wait()
+}
+
+// instances returns all that run for the upstream.
+func (up *upstream) instances() []*instance {
+	up.mu.Lock()
+	defer up.mu.Unlock()
+	out := []*instance{up.shared}
+	for _, s := range up.per {
+		out = append(out, s.in)
+	}
+	return out
+}
+
+// instanceFor returns the instance that serves r.
+func (p *Proxy) instanceFor(r *request, up *upstream) (*instance, error) {
+	if up.cfg.Disabled {
+		return up.shared, errors.New("it is disabled in the configuration")
+	}
+	if up.cfg.Sharing != "session" {
+		return up.shared, nil
+	}
+	key := sessionKey{c: r.c}
+	if r.c.s.Stateless {
+		key = sessionKey{principal: r.c.s.Principal}
+	}
+	up.mu.Lock()
+	defer up.mu.Unlock()
+	s := up.per[key]
+	switch {
+	case up.stopped:
+		return up.shared, errors.New("it has been removed from the configuration")
+	case s == nil && len(up.per) >= maxPerSession:
+		return up.shared, errBusy
+	case s == nil:
+		s = &perSession{in: p.newInstance(up, r.c)}
+		up.per[key] = s
+		s.in.start(p.ctx)
+	}
+	if r.c.s.Stateless {
+		if s.idle != nil {
+			s.idle.Stop()
+		}
+		s.idle = time.AfterFunc(p.cfg.Limits.SessionIdle, func() { p.endSession(up, key) })
+	}
+	return s.in, nil
+}
+
+// closeSessions ends the instances that ran for c alone.
+func (p *Proxy) closeSessions(c *client) {
+	for _, up := range p.ups() {
+		if up.cfg.Sharing == "session" {
+			p.endSession(up, sessionKey{c: c})
+		}
+	}
+}
+
+func (p *Proxy) endSession(up *upstream, key sessionKey) {
+	up.mu.Lock()
+	s := up.per[key]
+	delete(up.per, key)
+	up.mu.Unlock()
+	if s == nil {
+		return
+	}
+	p.work.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), stopGrace)
+		defer cancel()
+		s.in.stop(ctx)
+	})
+}
+
+func (up *upstream) callTimeout(k *call) time.Duration {
+	if k.r.method == "tools/call" {
+		if t := up.cfg.Tools[k.name].CallTimeout; t > 0 {
+			return t
+		}
+	}
+	return orDefault(up.cfg.CallTimeout, time.Minute)
+}
+
+func (up *upstream) maxCallTime() time.Duration {
+	return orDefault(up.cfg.MaxCallTime, 10*time.Minute)
+}
+
+func orDefault(d, def time.Duration) time.Duration {
+	if d > 0 {
+		return d
+	}
+	return def
+}
+
+// source is the upstream as the catalog sees it.
+func (up *upstream) source() source {
+	up.mu.Lock()
+	defer up.mu.Unlock()
+	prefix := up.cfg.Name
+	if up.cfg.Prefix != nil {
+		prefix = *up.cfg.Prefix
+	}
+	s := source{name: up.cfg.Name, prefix: prefix, allow: up.cfg.Allow, deny: up.cfg.Deny, list: up.list, ready: up.live}
+	if up.cfg.Disabled {
+		s.list = nil
+		s.ready = true
+	}
+	return s
+}
+
+// gotListing takes a complete new listing of an upstream's shared instance.
+func (p *Proxy) gotListing(in *instance, l *listing, told bool) {
+	up := in.up
+	up.mu.Lock()
+	up.list, up.live = l, true
+	up.mu.Unlock()
+	if err := p.memory.save(up.cfg, l); err != nil {
+		p.log.Warn("catalog is not remembered", "upstream", up.cfg.Name, "reason", err)
+	}
+	p.rebuild()
+	p.listed.Do(func() { close(p.listedOne) })
+	p.changes.compare(told)
+}
+
+// stateChanged follows the tracker of an instance.
+func (p *Proxy) stateChanged(in *instance) {
+	up := in.up
+	if in != up.shared {
+		return
+	}
+	s := in.status()
+	up.mu.Lock()
+	was := up.live
+	up.live = up.live && (s.State == health.Ready || s.State == health.Degraded)
+	changed := was != up.live
+	up.mu.Unlock()
+	if changed {
+		p.rebuild()
+	}
+	p.changes.status(up.cfg.Name)
+}
+
+// connLost drops what clients were asked on behalf of a connection that is gone.
+func (p *Proxy) connLost(c *conn) {
+	for _, cl := range p.allClients() {
+		cl.mu.Lock()
+		var void []*ask
+		for id, a := range cl.asks {
+			if a.conn == c && a.result == nil {
+				void = append(void, a)
+				delete(cl.asks, id)
+			}
+		}
+		cl.mu.Unlock()
+		for _, a := range void {
+			cl.cancelAsk(a, "the server that asked is gone")
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package wire
+
+import (
+	"net/http"
+	"sync/atomic"
+)
+
+// serveSSE opens a session of HTTP+SSE (2024-11-05): its stream carries
+// everything that goes to the client, and the session ends with it.
+func (h *HTTP) serveSSE(w http.ResponseWriter, r *http.Request, principal string) {
+	if r.Method != http.MethodGet {
+		w.Header().Set("Allow", "GET")
+		h.refuse(w, r, http.StatusMethodNotAllowed, "Method Not Allowed")
+		return
+	}
+	if _, stream := accepts(r); !stream {
+		h.refuse(w, r, http.StatusNotAcceptable, "Not Acceptable: Accept must list text/event-stream")
+		return
+	}
+	hs := h.open("sse", principal)
+	if hs == nil {
+		h.tooManySessions(w, r, nil)
+		return
+	}
+	defer hs.exit()
+	defer hs.end()
+	hs.commit(V20241105)
+	c := newHTTPConn()
+	hs.own.attach(c)
+	e := h.newEventWriter(w, hs.own, c)
+	e.endpoint("/message?sessionId=" + hs.ID)
+	h.pump(r, e)
+}
+
+// serveMessage takes one message of an HTTP+SSE session.
+func (h *HTTP) serveMessage(w http.ResponseWriter, r *http.Request, principal string) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", "POST")
+		h.refuse(w, r, http.StatusMethodNotAllowed, "Method Not Allowed")
+		return
+	}
+	id := r.URL.Query().Get("sessionId")
+	if id == "" {
+		h.refuse(w, r, http.StatusBadRequest, "Bad Request: the sessionId of the endpoint event is required")
+		return
+	}
+	hs := h.lookup(id, "sse", principal)
+	if hs == nil {
+		h.sessionNotFound(w, r, nil)
+		return
+	}
+	defer hs.exit()
+	m, ok := h.readMessage(w, r)
+	if !ok {
+		return
+	}
+	var st Stream
+	if m.IsRequest() {
+		hs.inflight.Add(1)
+		st = &sseRequest{hs: hs}
+	}
+	if !hs.handle(m, st) {
+		h.sessionNotFound(w, r, m.ID)
+		return
+	}
+	w.WriteHeader(http.StatusAccepted)
+}
+
+// sseRequest is the Stream of one request: its messages go out on the
+// session's own stream.
+type sseRequest struct {
+	hs    *httpSession
+	ended atomic.Bool
+}
+
+var _ Stream = (*sseRequest)(nil)
+
+func (q *sseRequest) Send(raw []byte, more bool) error {
+	if q.ended.Load() {
+		return nil
+	}
+	return q.hs.own.enqueue(raw, more, false)
+}
+
+// Answer ends the session if there is no room: its client would wait for the
+// answer for ever.
+func (q *sseRequest) Answer(raw []byte, more bool) error {
+	if q.ended.Swap(true) {
+		return nil
+	}
+	err := q.hs.own.enqueue(raw, more, false)
+	if err == ErrFull {
+		q.hs.own.quit()
+	}
+	q.settle()
+	return err
+}
+
+func (q *sseRequest) Drop() {
+	if !q.ended.Swap(true) {
+		q.settle()
+	}
+}
+
+// Done is nil: when the client leaves, its session ends.
+func (q *sseRequest) Done() <-chan struct{} { return nil }
+
+// settle counts the request as answered, for which Close may be waiting.
+func (q *sseRequest) settle() {
+	if q.hs.inflight.Add(-1) > 0 {
+		return
+	}
+	select {
+	case <-q.hs.h.drain:
+		q.hs.own.wakeUp()
+	default:
+	}
+}
