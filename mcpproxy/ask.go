@@ -152,7 +152,7 @@ func (p *Proxy) commonRoots(a *ask) {
 			answers <- nil
 		}
 	}
-	go func() {
+	p.work.Go(func() {
 		defer wire.OnPanic()
 		var common map[string][]byte
 		for range clients {
@@ -165,7 +165,7 @@ func (p *Proxy) commonRoots(a *ask) {
 			common = intersect(common, roots)
 		}
 		a.done(wire.Message{Result: append(append([]byte(`{"roots":`), joinRoots(common)...), '}')})
-	}()
+	})
 }
 
 // intersect keeps of have the roots whose uri is also in the raw array roots;

@@ -70,7 +70,7 @@ func (p *Proxy) forward(r *request, t target) {
 		k.send(conn)
 		return
 	}
-	go k.sendWhenReady()
+	p.work.Go(k.sendWhenReady)
 }
 
 // watch cancels the call when an HTTP client leaves before its answer.
@@ -81,13 +81,14 @@ func (k *call) watch(r *request) {
 	}
 	over := make(chan struct{})
 	r.st = &watchedStream{Stream: r.st, over: over}
-	go func() {
+	k.p.work.Go(func() {
+		defer wire.OnPanic()
 		select {
 		case <-done:
 			k.left(r)
 		case <-over:
 		}
-	}()
+	})
 }
 
 // watchedStream tells its watcher that the request is over.
@@ -315,7 +316,7 @@ func (k *call) resultFor(result []byte) []byte {
 // failed implements waiter: there is no answer from the upstream.
 func (k *call) failed(err *wire.Error) {
 	if err.Kind == wire.SessionLost && k.renewable() {
-		go k.renew()
+		k.p.work.Go(k.renew)
 		return
 	}
 	k.in.suspect(k.conn, err)
@@ -386,8 +387,12 @@ func (k *call) stopUpstream(reason string) {
 func (k *call) expire() {
 	defer wire.OnPanic()
 	k.mu.Lock()
-	spent := k.budget.spent()
+	spent, sent := k.budget.spent(), k.conn != nil
 	k.mu.Unlock()
+	if !sent {
+		k.unavailable(health.NotSent, "it is not ready after "+spent.String(), k.in.nextAttempt())
+		return
+	}
 	k.stopUpstream("timeout after " + spent.String())
 	k.unavailable(health.Timeout, "timeout after "+spent.String(), time.Time{})
 }

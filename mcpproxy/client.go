@@ -25,6 +25,7 @@ type client struct {
 	calls   map[string]*call
 	listens map[string]*listen
 	asks    map[string]*ask // our requests to this client, by their id "s<n>"
+	held    [][]byte        // those that came before it was ready
 	nextAsk uint64
 	subs    map[string]subscription // by the URI the client used
 	elicits map[string]bool         // elicitationIds of URL elicitations asked of it
@@ -142,7 +143,12 @@ func (c *client) notified(m wire.Message) {
 	case "notifications/initialized":
 		c.mu.Lock()
 		c.ready = true
+		held := c.held
+		c.held = nil
 		c.mu.Unlock()
+		for _, raw := range held {
+			_ = c.s.Send(raw, true) // the client may have left
+		}
 	case "notifications/cancelled":
 		c.cancelled(m)
 	case "notifications/roots/list_changed":
@@ -228,6 +234,9 @@ func (c *client) ask(a *ask, method string, params []byte, st wire.Stream) error
 		}
 	}
 	raw := wire.AppendRequest(nil, id, method, params)
+	if c.hold(raw) {
+		return nil
+	}
 	var err error
 	if st == nil || st.Send(slices.Clone(raw), false) != nil {
 		err = c.s.Send(raw, false)
@@ -238,6 +247,18 @@ func (c *client) ask(a *ask, method string, params []byte, st wire.Stream) error
 		c.mu.Unlock()
 	}
 	return err
+}
+
+// hold keeps a request of ours until a legacy client has said that it is
+// initialized; before that it must not be asked (2025-11-25, basic/lifecycle).
+func (c *client) hold(raw []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ready || c.version == "" || len(c.held) >= 16 {
+		return false
+	}
+	c.held = append(c.held, raw)
+	return true
 }
 
 // levels are the syslog severities of logging/setLevel, least first.

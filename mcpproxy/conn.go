@@ -37,7 +37,6 @@ type conn struct {
 	instructions string
 
 	opened atomic.Bool // the handshake is over: messages go out as they come
-	proven atomic.Bool // a request after the handshake has been answered
 
 	mu      sync.Mutex
 	waiters map[uint64]waiter

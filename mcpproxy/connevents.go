@@ -23,9 +23,6 @@ func (c *conn) attach(p wire.Peer) {
 
 // answer hands the response to its waiter. A late one has none.
 func (c *conn) answer(id uint64, m wire.Message) {
-	if c.opened.Load() && !c.proven.Load() {
-		c.proven.Store(true)
-	}
 	if w := c.take(id); w != nil {
 		w.answered(m)
 	}

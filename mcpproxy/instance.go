@@ -37,9 +37,10 @@ type instance struct {
 	wg      sync.WaitGroup
 
 	// Owned by run.
-	era       era // what the server spoke last
-	backoff   backoff
-	fastExits int // in a row
+	era        era // what the server spoke last
+	backoff    backoff
+	fastExits  int // in a row
+	fastLosses int // of sessions, in a row
 
 	mu        sync.Mutex
 	phase     phase
@@ -123,6 +124,7 @@ type phase int
 const (
 	connecting phase = iota // also before start
 	serving                 // current is the connection, nil while throttled
+	ending                  // the connection is gone, and being cleared away
 	pausing                 // until the next attempt
 	ended                   // stopped or disabled
 )
@@ -215,7 +217,6 @@ func (in *instance) await(ctx context.Context) (*conn, error) {
 	if c := in.live(); c != nil {
 		return c, nil
 	}
-	in.poke()
 	return in.awaitOther(ctx, nil)
 }
 
@@ -231,13 +232,16 @@ func (in *instance) renew(c *conn) (*conn, error) {
 
 // awaitOther waits for a live connection that is not old.
 func (in *instance) awaitOther(ctx context.Context, old *conn) (*conn, error) {
-	for {
+	for waited := false; ; {
 		in.mu.Lock()
 		c, p, changed := in.current.Load(), in.phase, in.changed
 		in.mu.Unlock()
+		waited = waited || p == connecting
 		switch {
 		case c != nil && c != old:
 			return c, nil
+		case p == pausing && !waited && in.poke():
+			continue
 		case p == pausing, p == ended, p == serving && c == nil:
 			return nil, in.unavailable()
 		}
@@ -262,12 +266,12 @@ func (in *instance) unavailable() *unavailable {
 const pokeEvery = 5 * time.Second
 
 // poke pulls the next start forward, at most every 5 s and never one that the
-// server itself has put off.
-func (in *instance) poke() {
+// server itself has put off. It tells whether it did.
+func (in *instance) poke() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.phase != pausing || in.held || time.Since(in.lastPoke) < pokeEvery {
-		return
+		return false
 	}
 	in.lastPoke = time.Now()
 	in.enterLocked(connecting, nil) // so that await waits for it
@@ -275,6 +279,7 @@ func (in *instance) poke() {
 	case in.wake <- struct{}{}:
 	default:
 	}
+	return true
 }
 
 // suspect reports that a call over c failed in transport. It may cost the

@@ -57,6 +57,8 @@ type cacheHint struct {
 // kindSet is a set of lists.
 type kindSet uint8
 
+const allKinds = kindSet(1<<kinds - 1)
+
 func (s kindSet) has(k listKind) bool { return s&(1<<k) != 0 }
 func (s *kindSet) add(k listKind)     { *s |= 1 << k }
 
@@ -103,27 +105,30 @@ func (l *lister) run(ctx context.Context) {
 	defer wire.OnPanic()
 	pace := backoff{base: 500 * time.Millisecond, max: 5 * time.Minute}
 	offered := l.offered()
-	l.ask(offered, 0)
+	due, told := offered, kindSet(0)
+	var failed, owed kindSet // owed: announced, and failed since
+	var again <-chan time.Time
 	for {
-		var again <-chan time.Time
-		due, told := l.take()
-		failed := l.round(ctx, due&offered, offered, told)
-		if ctx.Err() != nil {
-			return
-		}
+		owed |= told & offered
+		failed = l.round(ctx, due, offered, owed)
+		owed &= failed
+		l.report(ctx)
+		again = nil
 		if failed == 0 {
 			pace.reset()
 		} else {
-			again = time.After(pace.next())
+			again = time.After(max(pace.next(), l.retryAfter()))
 		}
-		l.report(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-again:
-		case <-l.wake:
+		for due = 0; due == 0; due &= offered {
+			select {
+			case <-ctx.Done():
+				return
+			case <-again:
+				due, told = failed, 0
+			case <-l.wake:
+				due, told = l.take()
+			}
 		}
-		l.ask(failed, failed&told)
 	}
 }
 
@@ -238,6 +243,16 @@ func (l *lister) report(ctx context.Context) {
 	}
 }
 
+// retryAfter is how long the server wants to be left alone.
+func (l *lister) retryAfter() (d time.Duration) {
+	for k := range kinds {
+		if e, ok := errors.AsType[*wire.Error](l.failing[k]); ok {
+			d = max(d, e.RetryAfter)
+		}
+	}
+	return d
+}
+
 // fetch gets all pages of one list.
 func (l *lister) fetch(ctx context.Context, k listKind) (entries []json.RawMessage, h cacheHint, err error) {
 	var params, last []byte
@@ -266,7 +281,7 @@ func (l *lister) fetch(ctx context.Context, k listKind) (entries []json.RawMessa
 		for e := range wire.Elements(bytes.Clone(page)) {
 			entries = append(entries, e)
 		}
-		if seen == nil || len(seen) == 0 {
+		if len(seen) == 0 {
 			h = readCacheHint(m.Result)
 		}
 		cursor := wire.Get(m.Result, "nextCursor")

@@ -68,7 +68,7 @@ func (k *call) askByRetry(a *ask, m wire.Message) {
 	defer k.mu.Unlock()
 	if k.done {
 		a.call = nil
-		go a.refuse("the call has ended")
+		k.p.work.Go(func() { a.refuse("the call has ended") })
 		return
 	}
 	if k.parked == nil {
@@ -312,7 +312,7 @@ func (k *call) inputRequired(m wire.Message) {
 		k.unavailable(health.Malformed, "the server asks for input without end", time.Time{})
 		return
 	}
-	go k.gather(requests)
+	k.p.work.Go(func() { k.gather(requests) })
 }
 
 // gather asks a legacy client for each input and calls the upstream again.

@@ -182,8 +182,8 @@ func (p *Proxy) retryLater(r *request, err error, again func(*request)) {
 }
 
 // refuseDots are clients that drop the whole server, or fail every request,
-// when a tool's name has a dot.
-var refuseDots = []string{"claude-ai", "claude-code", "github-copilot-developer", "continue-client", "continue-cli-client", "Visual Studio Code", "codex-mcp-client", "Cline", "@cline/core"}
+// when a tool's name has a dot: lower case, a trailing dash ends a prefix.
+var refuseDots = []string{"claude-ai", "github-copilot-developer", "continue-client", "continue-cli-client", "zed", "windsurf-client", "jetbrains-"}
 
 // dotted tells how own tools are spelled for the client of r.
 func (p *Proxy) dotted(r *request) bool {
@@ -198,7 +198,8 @@ func (p *Proxy) dotted(r *request) bool {
 	}
 	r.c.mu.Lock()
 	defer r.c.mu.Unlock()
-	return !slices.ContainsFunc(refuseDots, func(s string) bool { return strings.EqualFold(s, r.c.name) })
+	name := strings.ToLower(r.c.name)
+	return !slices.ContainsFunc(refuseDots, func(s string) bool { return s == name || s[len(s)-1] == '-' && strings.HasPrefix(name, s) })
 }
 
 // rebuild cuts a new catalog from what the upstreams offer now.

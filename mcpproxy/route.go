@@ -21,8 +21,9 @@ type request struct {
 	state, responses        []byte // requestState and inputResponses of a retry
 	cursor, ref, args, reqs []byte // cursor, ref, arguments, notifications
 
-	hop    hopMeta
-	modern bool
+	hop     hopMeta
+	modern  bool
+	doubled bool // name or uri stands twice: peers may disagree on which one counts
 }
 
 // hopMeta holds the _meta keys that concern one hop only.
@@ -34,8 +35,10 @@ func (r *request) read() {
 	for key, value := range wire.Members(r.params) {
 		switch key {
 		case "name":
+			r.doubled = r.doubled || r.name != nil
 			r.name = value
 		case "uri":
+			r.doubled = r.doubled || r.uri != nil
 			r.uri = value
 		case "_meta":
 			r.meta = value
@@ -133,6 +136,10 @@ func (p *Proxy) route(r *request) {
 			r.unknownMethod()
 			return
 		}
+	}
+	if r.doubled {
+		r.fail(wire.CodeInvalidParams, "params names its target twice", nil)
+		return
 	}
 	r.c.touch(r)
 	switch r.method {

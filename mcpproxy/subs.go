@@ -147,13 +147,14 @@ func (p *Proxy) listen(r *request) {
 		p.subscriptionsChanged()
 	}
 	if done := r.st.Done(); done != nil {
-		go func() {
+		p.work.Go(func() {
+			defer wire.OnPanic()
 			select {
 			case <-done:
 				l.end(false)
 			case <-l.over:
 			}
-		}()
+		})
 	}
 }
 

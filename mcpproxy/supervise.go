@@ -14,6 +14,7 @@ const (
 	stableAfter   = time.Minute      // of service, after which the backoff begins anew
 	fastExit      = 10 * time.Second // an exit within this of the start is part of a crash loop
 	crashLoopAt   = 5                // fast exits in a row
+	maxFastLosses = 3                // of sessions, in the same sense
 	authRetry     = 5 * time.Minute
 	throttleAtMin = time.Second      // for a 429 that names no time
 	stopWithin    = 10 * time.Second // for a connection that ends while we go on
@@ -33,19 +34,27 @@ func (in *instance) run(ctx context.Context) {
 		in.enter(connecting, nil)
 		in.tracker.Set(health.Starting, "", time.Time{})
 		c, err := in.connect(ctx)
-		proven := false
 		if err == nil {
 			err = in.serve(ctx, c)
-			proven = c.proven.Load()
 		}
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.Is(err, errSessionLost) && proven:
+		case errors.Is(err, errSessionLost) && in.renewsAtOnce(c):
 			continue // the server is well, and calls wait for the new session
 		}
 		in.pause(ctx, err)
 	}
+}
+
+// renewsAtOnce tells whether a lost session is replaced without a pause: not
+// when the server loses one after the other.
+func (in *instance) renewsAtOnce(c *conn) bool {
+	if time.Since(c.started) >= fastExit {
+		in.fastLosses = 0
+	}
+	in.fastLosses++
+	return in.fastLosses <= maxFastLosses
 }
 
 // serve is the life of a connection after its handshake. It returns why that ended.
@@ -60,7 +69,7 @@ func (in *instance) serve(ctx context.Context, c *conn) error {
 		in.tracker.Set(health.Ready, "", time.Time{})
 	}
 	err := in.watch(ctx, c)
-	in.enter(connecting, nil)
+	in.enter(ending, nil)
 	cancel()
 	c.work.Wait()
 	in.countExit(c)

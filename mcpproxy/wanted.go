@@ -101,6 +101,7 @@ func (in *instance) keepListening(ctx context.Context, c *conn) {
 			if again := in.listenEnded(c, open, err, &pace); again > 0 {
 				open = nil
 				sleep(ctx, again)
+				c.lists.ask(allKinds, 0) // what has changed meanwhile was not told
 			}
 			if ctx.Err() != nil {
 				return
@@ -157,7 +158,7 @@ func (in *instance) listenEnded(c *conn, l *listening, err error, pace *backoff)
 		in.log.Info("the server does not tell about changes", "reason", err)
 		return 0
 	}
-	if e, ok := errors.AsType[*wire.Error](err); ok && e.Kind == wire.HTTPStatus {
+	if e, ok := errors.AsType[*wire.Error](err); ok && (e.Kind == wire.HTTPStatus || e.Kind == wire.NotSent) {
 		in.failedOwn(c, e)
 	}
 	if time.Since(l.began) >= stableAfter {

@@ -2,6 +2,7 @@
 // keeps every raw line that the server wrote to stdout.
 import { createRequire } from 'node:module';
 import path from 'node:path';
+import { StringDecoder } from 'node:string_decoder';
 
 const require = createRequire(path.join(process.env.AGENTARMOR_NPM, 'package.json'));
 const info = { name: 'agentarmor-test', version: '1.0.0' };
@@ -12,10 +13,10 @@ function recording(Transport) {
     lines = [];
     async start() {
       await super.start();
+      const text = new StringDecoder('utf8');
       let rest = '';
-      this._process.stdout.setEncoding('utf8');
       this._process.stdout.on('data', (chunk) => {
-        const parts = (rest + chunk).split('\n');
+        const parts = (rest + text.write(chunk)).split('\n');
         rest = parts.pop();
         this.lines.push(...parts);
       });

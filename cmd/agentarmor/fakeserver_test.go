@@ -5,15 +5,21 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 )
 
 // fakeServer is an MCP server of 2025-11-25 on stdio with the tools named in
-// its arguments. The argument "exit" makes it leave before it answers.
+// its arguments. The argument "exit" makes it leave before it answers;
+// FAKE_PID names a file for its process id.
 func fakeServer() {
 	if len(os.Args) > 1 && os.Args[1] == "exit" {
 		fmt.Fprintln(os.Stderr, "SECRET_FILE is missing")
 		os.Exit(3)
+	}
+	if file := os.Getenv("FAKE_PID"); file != "" {
+		_ = os.WriteFile(file+"~", []byte(strconv.Itoa(os.Getpid())), 0o600)
+		_ = os.Rename(file+"~", file)
 	}
 	var tools []string
 	for _, name := range os.Args[1:] {

@@ -16,7 +16,7 @@ func newLogger(w io.Writer, s logSettings, env lookup) (*slog.Logger, *slog.Leve
 	tty := terminal(w)
 	if s.format == "tint" || s.format != "json" && tty {
 		_, plain := env("NO_COLOR") // https://no-color.org
-		return slog.New(tint.NewHandler(w, &tint.Options{Level: level, NoColor: plain || !tty})), level
+		return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, NoColor: plain || !tty})), level
 	}
 	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})), level
 }

@@ -5,12 +5,17 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/agentarmor/agentarmor/fixtures/badserver"
 )
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"agentarmor": main,
 		"fakeserver": fakeServer,
+		"badserver": func() {
+			os.Exit(badserver.Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+		},
 	})
 }
 

@@ -22,8 +22,10 @@ type eventWriter struct {
 
 // newEventWriter starts the response to the client of st.
 func (h *HTTP) newEventWriter(w http.ResponseWriter, st *httpStream, c *httpConn) *eventWriter {
+	rc := http.NewResponseController(w)
+	noReadDeadline(rc)
 	eventHeaders(w)
-	return &eventWriter{h: h, st: st, c: c, w: w, rc: http.NewResponseController(w)}
+	return &eventWriter{h: h, st: st, c: c, w: w, rc: rc}
 }
 
 func eventHeaders(w http.ResponseWriter) {

@@ -32,7 +32,7 @@ type HTTP struct {
 
 	drain  chan struct{}  // closed: no new work, streams that wait for nothing end
 	kill   chan struct{}  // closed: everything ends
-	active sync.WaitGroup // handlers under way
+	active sync.WaitGroup // handlers under way, see begin
 
 	mu       sync.Mutex
 	draining bool
@@ -60,11 +60,13 @@ func NewHTTP(o HTTPOptions) *HTTP {
 }
 
 // NewServer returns an http.Server for h with the timeouts that [HTTP] counts
-// on. WriteTimeout bounds short responses; streams move it with every write.
+// on. They bound short exchanges, refused ones with their unread bodies
+// included; handlers that take longer move them.
 func NewServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
@@ -78,37 +80,35 @@ func (h *HTTP) Mount(mux *http.ServeMux) {
 	mux.Handle("/message", h.endpoint(h.serveMessage))
 }
 
-// endpoint is Guard for our own paths: it hands the principal on and counts
-// the handler as active.
+// endpoint is Guard for our own paths, which are told the principal.
 func (h *HTTP) endpoint(serve func(w http.ResponseWriter, r *http.Request, principal string)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		principal, ok := h.admit(w, r)
-		if !ok {
-			return
+		if principal, ok := h.admit(w, r); ok {
+			serve(w, r, principal)
 		}
-		if !h.begin() {
-			h.refuse(w, r, http.StatusServiceUnavailable, "The server is shutting down")
-			return
-		}
-		defer h.active.Done()
-		serve(w, r, principal)
 	})
 }
 
-func (h *HTTP) begin() bool {
+// begin counts the handler as active, which then must call active.Done. It
+// returns false, with the refusal written, once Close has been called. A body
+// is read before: Close does not wait for slow uploads.
+func (h *HTTP) begin(w http.ResponseWriter, r *http.Request) bool {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.draining {
-		return false
+	draining := h.draining
+	if !draining {
+		h.active.Add(1)
 	}
-	h.active.Add(1)
-	return true
+	h.mu.Unlock()
+	if draining {
+		h.shuttingDown(w, r)
+	}
+	return !draining
 }
 
 // Close refuses new requests, ends the streams that carry no request (GET,
 // subscriptions/listen) and waits for the requests under way until ctx ends.
-// Then it ends every stream and session; when it returns, none of their
-// goroutines is left. Call it before http.Server.Shutdown.
+// Then it ends every stream and session; when it returns, no goroutine works
+// for them any more. Call it before http.Server.Shutdown.
 func (h *HTTP) Close(ctx context.Context) {
 	h.mu.Lock()
 	if h.draining {

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 )
 
 // post takes one message to /mcp, of either generation.
@@ -14,9 +15,10 @@ func (h *HTTP) post(w http.ResponseWriter, r *http.Request, principal string) {
 		return
 	}
 	m, ok := h.readMessage(w, r)
-	if !ok {
+	if !ok || !h.begin(w, r) {
 		return
 	}
+	defer h.active.Done()
 	version := r.Header.Get("Mcp-Protocol-Version")
 	hs := h.lookup(r.Header.Get("Mcp-Session-Id"), "http", principal)
 	if hs != nil {
@@ -70,25 +72,35 @@ func (h *HTTP) initialize(w http.ResponseWriter, r *http.Request, m Message, pri
 		return
 	}
 	defer hs.exit()
-	st := h.newRequestStream(hs)
-	requested, _ := String(Get(m.Params, "protocolVersion"))
-	st.onStart = func(answer []byte) {
-		version := requested
-		if answer != nil {
-			result := Get(answer, "result")
-			if result == nil {
-				return
-			}
-			version, _ = String(Get(result, "protocolVersion"))
+	version, _ := String(Get(m.Params, "protocolVersion"))
+	hs.negotiated(version)
+	o := &opening{httpStream: h.newRequestStream(hs)}
+	o.onStart = func(hd http.Header) {
+		if !o.refused.Load() {
+			hs.commit()
+			hd.Set("Mcp-Session-Id", hs.ID)
 		}
-		hs.commit(version)
-		w.Header().Set("Mcp-Session-Id", hs.ID)
 	}
-	hs.handle(m, st)
-	h.respond(w, r, st, false)
-	if !hs.isCommitted() {
+	hs.handle(m, o)
+	h.respond(w, r, o.httpStream, false)
+	if !hs.isCommitted() || o.refused.Load() {
 		hs.end()
 	}
+}
+
+// opening is the Stream of initialize. It looks at the answer.
+type opening struct {
+	*httpStream
+	refused atomic.Bool // the answer is an error
+}
+
+func (o *opening) Answer(raw []byte, more bool) error {
+	result := Get(raw, "result")
+	if version, ok := String(Get(result, "protocolVersion")); ok {
+		o.session.negotiated(version)
+	}
+	o.refused.Store(result == nil)
+	return o.httpStream.Answer(raw, more)
 }
 
 // get opens an event stream: the session's own, or with Last-Event-ID the one
@@ -98,6 +110,10 @@ func (h *HTTP) get(w http.ResponseWriter, r *http.Request, principal string) {
 		h.refuse(w, r, http.StatusNotAcceptable, "Not Acceptable: Accept must list text/event-stream")
 		return
 	}
+	if !h.begin(w, r) {
+		return
+	}
+	defer h.active.Done()
 	hs := h.sessionOf(w, r, principal)
 	if hs == nil {
 		return
@@ -152,6 +168,10 @@ func parseEventID(s string) (stream, message int, ok bool) {
 
 // delete ends a session at its client's wish.
 func (h *HTTP) delete(w http.ResponseWriter, r *http.Request, principal string) {
+	if !h.begin(w, r) {
+		return
+	}
+	defer h.active.Done()
 	hs := h.sessionOf(w, r, principal)
 	if hs == nil {
 		return
@@ -182,14 +202,4 @@ func (h *HTTP) sessionOf(w http.ResponseWriter, r *http.Request, principal strin
 		h.sessionNotFound(w, r, nil)
 	}
 	return hs
-}
-
-// sessionNotFound tells a client to start over with initialize.
-func (h *HTTP) sessionNotFound(w http.ResponseWriter, r *http.Request, id []byte) {
-	h.fail(w, r, http.StatusNotFound, id, codeSessionNotFound, "Session not found", nil)
-}
-
-func (h *HTTP) tooManySessions(w http.ResponseWriter, r *http.Request, id []byte) {
-	w.Header().Set("Retry-After", "60")
-	h.fail(w, r, http.StatusServiceUnavailable, id, codeRefused, "Too many sessions are open", nil)
 }

@@ -18,7 +18,7 @@ const (
 )
 
 const (
-	// readTimeout bounds the arrival of a body, writeTimeout one write to a
+	// readTimeout bounds the arrival of a request, writeTimeout one write to a
 	// client that does not read; both grow by a second per slowest bytes.
 	readTimeout  = 30 * time.Second
 	writeTimeout = 30 * time.Second
@@ -67,20 +67,32 @@ func (h *HTTP) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) 
 		return nil, &http.MaxBytesError{Limit: limit}
 	}
 	rc := http.NewResponseController(w)
-	rc.SetReadDeadline(time.Now().Add(readTimeout + transferTime(int(r.ContentLength))))
-	defer rc.SetReadDeadline(time.Time{})
+	var body []byte
+	var err error
 	if n := r.ContentLength; n >= 0 && n <= bodyChunk {
-		buf := make([]byte, n)
-		_, err := io.ReadFull(r.Body, buf)
-		return buf, err
+		body = make([]byte, n)
+		_, err = io.ReadFull(r.Body, body)
+	} else {
+		if n < 0 {
+			n = limit
+		}
+		rc.SetReadDeadline(time.Now().Add(readTimeout + transferTime(int(n))))
+		buf := bytes.NewBuffer(make([]byte, 0, bodyChunk))
+		_, err = buf.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
+		body = buf.Bytes()
 	}
-	buf := bytes.NewBuffer(make([]byte, 0, bodyChunk))
-	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
-	return buf.Bytes(), err
+	if err == nil {
+		noReadDeadline(rc)
+	}
+	return body, err
 }
 
+// noReadDeadline lifts the server's ReadTimeout from a request that has
+// arrived: net/http takes its end for the client's leaving.
+func noReadDeadline(rc *http.ResponseController) { rc.SetReadDeadline(time.Time{}) }
+
 func transferTime(n int) time.Duration {
-	return time.Duration(max(n, 0)/slowest) * time.Second
+	return time.Duration(n/slowest) * time.Second
 }
 
 // refuse answers with an HTTP status and a JSON-RPC error that has no id.
@@ -88,10 +100,24 @@ func (h *HTTP) refuse(w http.ResponseWriter, r *http.Request, status int, msg st
 	h.fail(w, r, status, nil, codeRefused, msg, nil)
 }
 
+func (h *HTTP) shuttingDown(w http.ResponseWriter, r *http.Request) {
+	h.refuse(w, r, http.StatusServiceUnavailable, "The server is shutting down")
+}
+
+// sessionNotFound tells a client to start over with initialize.
+func (h *HTTP) sessionNotFound(w http.ResponseWriter, r *http.Request, id []byte) {
+	h.fail(w, r, http.StatusNotFound, id, codeSessionNotFound, "Session not found", nil)
+}
+
+func (h *HTTP) tooManySessions(w http.ResponseWriter, r *http.Request, id []byte) {
+	w.Header().Set("Retry-After", "60")
+	h.fail(w, r, http.StatusServiceUnavailable, id, codeRefused, "Too many sessions are open", nil)
+}
+
 // fail answers with an HTTP status and a JSON-RPC error for the request id,
 // which may be nil.
 func (h *HTTP) fail(w http.ResponseWriter, r *http.Request, status int, id []byte, code int, msg string, data []byte) {
-	h.log.Debug("HTTP request refused", "method", r.Method, "path", r.URL.Path, "status", status, "code", code, "reason", msg)
+	h.log.Debug("HTTP request refused", "method", r.Method, "path", r.URL.Path, "status", status, "code", code)
 	w.Header()["Content-Type"] = typeJSON
 	w.WriteHeader(status)
 	body := AppendError(nil, id, code, msg, data)

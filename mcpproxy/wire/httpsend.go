@@ -14,17 +14,19 @@ const (
 )
 
 // respond carries st to the client of its POST: one JSON body if the answer
-// comes first and soon, else an event stream. modern maps an error answer to
+// comes first and soon, unless the client lists event streams before JSON; else
+// an event stream. modern maps an error answer to
 // its HTTP status.
 func (h *HTTP) respond(w http.ResponseWriter, r *http.Request, st *httpStream, modern bool) {
 	c := &st.first
 	defer st.detach(c)
+	st.events = prefersEvents(r)
 	how, raw, ok := h.await(w, r, st)
 	if !ok {
 		return
 	}
 	if st.onStart != nil {
-		st.onStart(raw)
+		st.onStart(w.Header())
 	}
 	switch how {
 	case startAnswer:
@@ -80,7 +82,7 @@ func (h *HTTP) await(w http.ResponseWriter, r *http.Request, st *httpStream) (st
 		case <-drain:
 			return startEmpty, nil, true
 		case <-h.kill:
-			h.refuse(w, r, http.StatusServiceUnavailable, "The server is shutting down")
+			h.shuttingDown(w, r)
 			return 0, nil, false
 		}
 	}

@@ -28,7 +28,7 @@ type httpSession struct {
 	gate sync.RWMutex
 
 	mu         sync.Mutex
-	version    string // negotiated
+	version    string // negotiated, or till then asked for
 	committed  bool   // initialize has succeeded: its id is valid
 	users      int    // requests under way and open streams
 	idleSince  time.Time
@@ -45,7 +45,7 @@ func (h *HTTP) open(transport, principal string) *httpSession {
 	hs.ID, hs.Transport, hs.Principal = rand.Text(), transport, principal
 	hs.own = &httpStream{h: h, session: hs, standing: true}
 	hs.streams[0] = hs.own
-	hs.send = func(raw []byte, more bool) error { return hs.own.enqueue(raw, more, false) }
+	hs.send = hs.own.Send
 	hs.mu.Lock()
 	hs.idle = time.AfterFunc(h.lim.SessionIdle, hs.expire)
 	hs.mu.Unlock()
@@ -129,11 +129,17 @@ func (hs *httpSession) idleTime() (since time.Time, idle bool) {
 	return hs.idleSince, hs.users == 0
 }
 
-// commit makes the session's id valid.
-func (hs *httpSession) commit(version string) {
+func (hs *httpSession) negotiated(version string) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	hs.version, hs.committed = version, true
+	hs.version = version
+}
+
+// commit makes the session's id valid.
+func (hs *httpSession) commit() {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	hs.committed = true
 }
 
 func (hs *httpSession) isCommitted() bool {

@@ -1,6 +1,9 @@
 package wire
 
-import "sync"
+import (
+	"net/http"
+	"sync"
+)
 
 // httpStream is one stream of messages to an HTTP client: what belongs to one
 // request, or a session's own. Messages wait in it until a connection has
@@ -12,10 +15,10 @@ type httpStream struct {
 	id       int          // in its session; 0 is the session's own
 	standing bool         // waits for no answer: GET, SSE, subscriptions/listen
 	first    httpConn     // of the request itself
+	events   bool         // the client would rather have an event stream than JSON
 
-	// onStart is called once before the response starts, with the answer if
-	// the response is that alone. Only initialize needs it.
-	onStart func(answer []byte)
+	// onStart is called once before the response starts. Only initialize needs it.
+	onStart func(hd http.Header)
 
 	mu    sync.Mutex
 	queue [][]byte // not written yet; queue[0] has the number last+1
@@ -58,10 +61,10 @@ func (h *HTTP) newRequestStream(hs *httpSession) *httpStream {
 	return st
 }
 
-func (st *httpStream) Send(raw []byte, more bool) error { return st.enqueue(raw, more, false) }
+func (st *httpStream) Send(raw []byte, _ bool) error { return st.enqueue(raw, false) }
 
 // Answer never fails for want of room: there is only one.
-func (st *httpStream) Answer(raw []byte, _ bool) error { return st.enqueue(raw, false, true) }
+func (st *httpStream) Answer(raw []byte, _ bool) error { return st.enqueue(raw, true) }
 
 func (st *httpStream) Drop() {
 	st.mu.Lock()
@@ -85,7 +88,7 @@ func (st *httpStream) Done() <-chan struct{} {
 	return st.done
 }
 
-func (st *httpStream) enqueue(raw []byte, more, answer bool) error {
+func (st *httpStream) enqueue(raw []byte, answer bool) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	switch {
@@ -102,9 +105,7 @@ func (st *httpStream) enqueue(raw []byte, more, answer bool) error {
 	if answer {
 		st.endLocked()
 	}
-	if !more {
-		st.signalLocked()
-	}
+	st.signalLocked() // also when more follows: that may be for another stream
 	return nil
 }
 
@@ -166,6 +167,9 @@ func (st *httpStream) begin() (startKind, []byte) {
 		return startEmpty, nil
 	}
 	raw := st.queue[0]
+	if st.events && (st.session != nil || answerStatus(raw) == http.StatusOK) {
+		return startStream, nil
+	}
 	st.queue, st.bytes = nil, 0
 	return startAnswer, raw
 }

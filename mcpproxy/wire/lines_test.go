@@ -223,25 +223,6 @@ func TestLineWriterCloseWhenFull(t *testing.T) {
 	lw.Close(ctx)
 }
 
-// A lone message must be in the pipe when Send returns: no goroutine switch.
-func TestLineWriterWritesAtOnce(t *testing.T) {
-	r, w := newPipe(t)
-	lw := NewLineWriter(w, Limits{}, nil)
-	defer lw.Close(t.Context())
-	buf := make([]byte, 100)
-	for range 100 {
-		if err := lw.Send([]byte("hello"), false); err != nil {
-			t.Fatal(err)
-		}
-		conn, _ := r.SyscallConn()
-		n := 0
-		_ = conn.Read(func(fd uintptr) bool { n, _ = readFD(fd, buf); return true })
-		if string(buf[:max(n, 0)]) != "hello\n" {
-			t.Fatalf("got %q", buf[:max(n, 0)])
-		}
-	}
-}
-
 func BenchmarkLineWriter(b *testing.B) {
 	for _, n := range []int{100, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

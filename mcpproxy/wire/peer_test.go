@@ -231,7 +231,9 @@ func testPeer(t *testing.T, dial func(t *testing.T, l Limits, ev Events) Peer) {
 		send(t, p, sent(1, "silent"), sent(2, "echo"))
 		o.answered(t, 2)
 		p.Close(t.Context())
-		o.failed(t, 1, Lost)
+		if e := o.end(t, 1).fail; e == nil || e.Kind != Lost && e.Kind != NotSent {
+			t.Errorf("request 1 ended with %v", e)
+		}
 		if len(o.closed) != 0 {
 			t.Error("Close called Events.Closed")
 		}

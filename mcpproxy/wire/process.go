@@ -138,8 +138,10 @@ func lookPath(spec ProcessSpec) (string, error) {
 
 // Send implements [Peer].
 func (p *process) Send(o Outgoing) error {
-	if o.ID != 0 && !p.track(o.ID) {
-		return &Error{Kind: NotSent, Err: errors.New("the process is gone")}
+	if o.ID != 0 {
+		if err := p.track(o.ID); err != nil {
+			return &Error{Kind: NotSent, Err: err}
+		}
 	}
 	err := p.in.Send(o.Body, o.More)
 	if err == nil || o.ID != 0 && !p.untrack(o.ID) {
@@ -151,14 +153,17 @@ func (p *process) Send(o Outgoing) error {
 	return &Error{Kind: NotSent, Err: errors.New("the process has closed its stdin")}
 }
 
-func (p *process) track(id uint64) bool {
+func (p *process) track(id uint64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.pending == nil {
-		return false
+		return errors.New("the process is gone")
+	}
+	if _, ok := p.pending[id]; ok {
+		return fmt.Errorf("request %d is under way already", id)
 	}
 	p.pending[id] = struct{}{}
-	return true
+	return nil
 }
 
 // untrack tells whether id was under way, and ends that.

@@ -139,6 +139,13 @@ func isJSON(r *http.Request) bool {
 	return strings.EqualFold(strings.TrimSpace(media), "application/json")
 }
 
+// prefersEvents tells whether Accept lists event streams before JSON.
+func prefersEvents(r *http.Request) bool {
+	accept := r.Header.Get("Accept")
+	events := strings.Index(accept, "text/event-stream")
+	return events >= 0 && events < strings.Index(accept, "application/json")
+}
+
 // accepts tells which of our two response types the client takes. No Accept
 // header at all means any (RFC 9110, section 12.5.1).
 func accepts(r *http.Request) (json, stream bool) {

@@ -187,27 +187,11 @@ func special(w uint64) uint64 {
 	return w | (w - low*' ') | ((w ^ low*'"') - low) | ((w ^ low*'\\') - low)
 }
 
-// str scans a string from behind its opening quote to behind the closing one,
-// eight bytes at a time where nothing special stands.
+// str scans a string from behind its opening quote to behind the closing one.
 func (s *scanner) str(i int) int {
 	b := s.b
 	for {
-		for i+32 <= len(b) {
-			w := b[i : i+32 : i+32]
-			m := special(binary.LittleEndian.Uint64(w)) | special(binary.LittleEndian.Uint64(w[8:])) |
-				special(binary.LittleEndian.Uint64(w[16:])) | special(binary.LittleEndian.Uint64(w[24:]))
-			if m&high != 0 {
-				break
-			}
-			i += 32
-		}
-		for i+8 <= len(b) {
-			if m := special(binary.LittleEndian.Uint64(b[i:])) & high; m != 0 {
-				i += bits.TrailingZeros64(m) >> 3
-				break
-			}
-			i += 8
-		}
+		i = plain(b, i)
 		for i < len(b) && b[i] >= ' ' && b[i] < utf8.RuneSelf && b[i] != '"' && b[i] != '\\' {
 			i++
 		}
@@ -229,9 +213,40 @@ func (s *scanner) str(i int) int {
 	}
 }
 
+// short tells the characters that make an escape of two bytes.
+var short = [256]bool{'"': true, '\\': true, '/': true, 'b': true, 'f': true, 'n': true, 'r': true, 't': true}
+
+// plain skips plain characters and short escapes, eight bytes at a time, and 32 once
+// the run proves longer; it may stop before the last seven of b.
+func plain(b []byte, i int) int {
+	for i+8 <= len(b) {
+		if m := special(binary.LittleEndian.Uint64(b[i:])) & high; m != 0 {
+			i += bits.TrailingZeros64(m) >> 3
+			if b[i] == '\\' && i+1 < len(b) && short[b[i+1]] {
+				i += 2
+				continue
+			}
+			return i
+		}
+		for i += 8; i+32 <= len(b); i += 32 {
+			w := b[i : i+32 : i+32]
+			m := special(binary.LittleEndian.Uint64(w)) | special(binary.LittleEndian.Uint64(w[8:])) |
+				special(binary.LittleEndian.Uint64(w[16:])) | special(binary.LittleEndian.Uint64(w[24:]))
+			if m&high != 0 {
+				break
+			}
+		}
+	}
+	return i
+}
+
 // runes skips a run of non-ASCII characters and notes the first bad byte.
 func (s *scanner) runes(i int) int {
 	for b := s.b; i < len(b) && b[i] >= utf8.RuneSelf; {
+		if c := b[i]; 0xe1 <= c && c <= 0xec && i+2 < len(b) && b[i+1]&0xc0 == 0x80 && b[i+2]&0xc0 == 0x80 {
+			i += 3 // most of the living scripts beyond two bytes
+			continue
+		}
 		r, n := utf8.DecodeRune(b[i:])
 		if r == utf8.RuneError && n == 1 && s.badUTF8 == 0 {
 			s.badUTF8 = i + 1
@@ -243,10 +258,10 @@ func (s *scanner) runes(i int) int {
 
 // escape scans what follows a backslash.
 func (s *scanner) escape(i int) int {
-	switch s.at(i) {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+	switch c := s.at(i); {
+	case short[c]:
 		return i + 1
-	case 'u':
+	case c == 'u':
 		for k := 1; k <= 4; k++ {
 			if unhex(s.at(i+k)) < 0 {
 				return s.fail(i+k, "expected a hex digit")

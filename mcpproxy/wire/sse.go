@@ -17,6 +17,10 @@ func (h *HTTP) serveSSE(w http.ResponseWriter, r *http.Request, principal string
 		h.refuse(w, r, http.StatusNotAcceptable, "Not Acceptable: Accept must list text/event-stream")
 		return
 	}
+	if !h.begin(w, r) {
+		return
+	}
+	defer h.active.Done()
 	hs := h.open("sse", principal)
 	if hs == nil {
 		h.tooManySessions(w, r, nil)
@@ -24,7 +28,7 @@ func (h *HTTP) serveSSE(w http.ResponseWriter, r *http.Request, principal string
 	}
 	defer hs.exit()
 	defer hs.end()
-	hs.commit(V20241105)
+	hs.commit()
 	c := newHTTPConn()
 	hs.own.attach(c)
 	e := h.newEventWriter(w, hs.own, c)
@@ -44,16 +48,17 @@ func (h *HTTP) serveMessage(w http.ResponseWriter, r *http.Request, principal st
 		h.refuse(w, r, http.StatusBadRequest, "Bad Request: the sessionId of the endpoint event is required")
 		return
 	}
+	m, ok := h.readMessage(w, r)
+	if !ok || !h.begin(w, r) {
+		return
+	}
+	defer h.active.Done()
 	hs := h.lookup(id, "sse", principal)
 	if hs == nil {
-		h.sessionNotFound(w, r, nil)
+		h.sessionNotFound(w, r, m.ID)
 		return
 	}
 	defer hs.exit()
-	m, ok := h.readMessage(w, r)
-	if !ok {
-		return
-	}
 	var st Stream
 	if m.IsRequest() {
 		hs.inflight.Add(1)
@@ -75,20 +80,20 @@ type sseRequest struct {
 
 var _ Stream = (*sseRequest)(nil)
 
-func (q *sseRequest) Send(raw []byte, more bool) error {
+func (q *sseRequest) Send(raw []byte, _ bool) error {
 	if q.ended.Load() {
 		return nil
 	}
-	return q.hs.own.enqueue(raw, more, false)
+	return q.hs.own.enqueue(raw, false)
 }
 
 // Answer ends the session if there is no room: its client would wait for the
 // answer for ever.
-func (q *sseRequest) Answer(raw []byte, more bool) error {
+func (q *sseRequest) Answer(raw []byte, _ bool) error {
 	if q.ended.Swap(true) {
 		return nil
 	}
-	err := q.hs.own.enqueue(raw, more, false)
+	err := q.hs.own.enqueue(raw, false)
 	if err == ErrFull {
 		q.hs.own.quit()
 	}

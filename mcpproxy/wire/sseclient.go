@@ -161,7 +161,11 @@ func (p *ssePeer) ended(e *Error) {
 	p.mu.Unlock()
 	first := p.shut()
 	p.posts.Wait()
-	for id := range calls {
+	for id, c := range calls {
+		if !c.begun.Load() {
+			p.ev.Failed(id, &Error{Kind: NotSent, Err: e.Err})
+			continue
+		}
 		p.ev.Failed(id, e)
 	}
 	if first {

@@ -98,6 +98,7 @@ func TestSSEStreamEnd(t *testing.T) {
 	p := dialOld(t, s, Limits{}, o.events())
 	send(t, p, sent(1, "silent"), sent(2, "silent"), sent(3, "echo"))
 	o.answered(t, 3)
+	p.(*ssePeer).posts.Wait() // all are with the server
 	close(s.ended)
 	o.until(t, "Closed", func() bool { return len(o.closed) > 0 })
 	if len(o.outcomes[1]) != 1 || len(o.outcomes[2]) != 1 {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -140,32 +139,4 @@ func TestServeStdioEndsWithContextOrClient(t *testing.T) {
 			close(h.hold)
 		})
 	}
-}
-
-func TestPollable(t *testing.T) {
-	file, err := os.Create(t.TempDir() + "/f")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer null.Close()
-	r, _ := newPipe(t)
-	for _, f := range []*os.File{file, null, r} {
-		if Pollable(f) != f {
-			t.Errorf("%s was reopened", f.Name())
-		}
-	}
-	_, w := newPipe(t)
-	w.Fd() // puts it into blocking mode, like a standard stream
-	std := os.NewFile(dup(t, w), "std")
-	defer std.Close()
-	p := Pollable(std)
-	if p == std || !pollable(p) {
-		t.Error("a blocking pipe must become pollable")
-	}
-	p.Close()
 }
