@@ -20,7 +20,7 @@ type changes struct {
 
 	mu       sync.Mutex
 	told     [kinds][]byte // the lists as clients were last told, or saw first
-	force    [kinds]bool
+	force    kindSet
 	lists    *time.Timer
 	statuses *time.Timer
 	dirty    map[string]bool // upstreams whose status changed
@@ -31,20 +31,18 @@ type changes struct {
 func (c *changes) init(p *Proxy) { c.p, c.dirty = p, map[string]bool{} }
 
 // compare looks, after a moment, whether a list differs from what was told.
-// told: the upstream announced a change of its own, which is always passed on.
-func (c *changes) compare(told bool) {
+// told are those an upstream itself announced, which are always passed on.
+func (c *changes) compare(told kindSet) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if told {
-		c.force[tools] = true
-	}
+	c.force |= told
 	if c.lists == nil && !c.closed {
 		c.lists = time.AfterFunc(listCoalesce, c.tellLists)
 	}
 }
 
 // all is compare after a reload.
-func (c *changes) all() { c.compare(false) }
+func (c *changes) all() { c.compare(0) }
 
 func (c *changes) tellLists() {
 	defer wire.OnPanic()
@@ -54,15 +52,12 @@ func (c *changes) tellLists() {
 	var tell []listKind
 	for kind := range kinds {
 		now := cat.list(kind, view{dotted: true})
-		if !bytes.Equal(now, c.told[kind]) {
+		if c.force.has(kind) || !bytes.Equal(now, c.told[kind]) {
 			tell = append(tell, kind)
 			c.told[kind] = now
 		}
 	}
-	if len(tell) == 0 && c.force[tools] {
-		tell = append(tell, tools)
-	}
-	c.force = [kinds]bool{}
+	c.force = 0
 	if !c.begin() {
 		return
 	}

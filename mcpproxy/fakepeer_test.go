@@ -313,10 +313,10 @@ func supervise(t *testing.T, srv *fakeServer, cfg UpstreamConfig, more ...func(*
 			defer h.mu.Unlock()
 			h.messages = append(h.messages, m.Method)
 		},
-		listed: func(_ *instance, l *listing, told bool) {
+		listed: func(_ *instance, l *listing, told kindSet) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			h.listings, h.told = append(h.listings, l), append(h.told, told)
+			h.listings, h.told = append(h.listings, l), append(h.told, told != 0)
 		},
 		state: func(in *instance) {
 			h.mu.Lock()

@@ -99,9 +99,9 @@ func discoverRefused(raw []byte) error {
 	case wire.CodeUnsupportedVersion:
 		return checkSupported(e.supported)
 	case wire.CodeHeaderMismatch, wire.CodeMissingCapability:
-		return e
+		return fmt.Errorf("server/discover: %w", e)
 	}
-	return &eraError{e}
+	return &eraError{fmt.Errorf("server/discover: %w", e)}
 }
 
 // checkSupported returns nil if the server speaks our modern revision, an
@@ -134,7 +134,7 @@ func (a *attempt) initialize() error {
 		return err
 	}
 	if m.Error != nil {
-		return &eraError{parseRPCError(m.Error)}
+		return &eraError{fmt.Errorf("initialize: %w", parseRPCError(m.Error))}
 	}
 	var r struct {
 		ProtocolVersion string          `json:"protocolVersion"`

@@ -82,9 +82,9 @@ type hooks struct {
 	// stream. via is the request on whose response stream it came, 0 where the
 	// transport does not tell. It must not block.
 	message func(c *conn, m wire.Message, via uint64)
-	// listed takes a new complete listing; told means that the server
-	// announced the change.
-	listed func(in *instance, l *listing, told bool)
+	// listed takes a new complete listing; told are the lists whose change the
+	// server announced.
+	listed func(in *instance, l *listing, told kindSet)
 	// state tells that the status has changed.
 	state func(in *instance)
 	// lost tells that a connection is gone, after all its waiters have failed.
@@ -160,7 +160,7 @@ func (in *instance) fillDefaults() {
 		h.message = func(*conn, wire.Message, uint64) {}
 	}
 	if h.listed == nil {
-		h.listed = func(*instance, *listing, bool) {}
+		h.listed = func(*instance, *listing, kindSet) {}
 	}
 	if h.state == nil {
 		h.state = func(*instance) {}

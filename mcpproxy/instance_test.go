@@ -352,6 +352,9 @@ func TestThrottledServiceResumes(t *testing.T) {
 		if h.live() != c || h.state() != health.Ready || h.srv.count("initialize") != 1 {
 			t.Errorf("live %v, %s", h.live() == c, h.state())
 		}
+		if diff := cmp.Diff([]int{1, 1}, h.toolCounts()); diff != "" || h.srv.count("tools/list") != 1 {
+			t.Errorf("its listing is published again, and not asked for: %s", diff)
+		}
 		h.end()
 	})
 }

@@ -35,6 +35,7 @@ type lister struct {
 
 	mu        sync.Mutex
 	due, told kindSet
+	again     bool // publish what is known once more
 
 	// Owned by run.
 	failing [kinds]error
@@ -92,11 +93,23 @@ func (l *lister) ask(due, told kindSet) {
 	}
 }
 
+// repeat publishes the listing again, for a connection that is back in service.
+func (l *lister) repeat() {
+	l.mu.Lock()
+	l.again = true
+	l.mu.Unlock()
+	l.ask(0, 0)
+}
+
 func (l *lister) take() (due, told kindSet) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	due, told = l.due, l.told
-	l.due, l.told = 0, 0
+	again := l.again
+	l.due, l.told, l.again = 0, 0, false
+	l.mu.Unlock()
+	if known := l.c.in.listing(); again && known != nil && l.listed != 0 {
+		l.c.in.o.hooks.listed(l.c.in, known, 0)
+	}
 	return due, told
 }
 
@@ -180,7 +193,7 @@ func (l *lister) round(ctx context.Context, due, offered, told kindSet) (failed 
 	}
 	next := l.merge(old, &lists, due&^failed, offered)
 	in.setListing(next)
-	in.o.hooks.listed(in, next, told&due&^failed != 0)
+	in.o.hooks.listed(in, next, told&due&^failed)
 	return failed
 }
 

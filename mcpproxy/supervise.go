@@ -108,9 +108,7 @@ func (in *instance) watch(ctx context.Context, c *conn) error {
 		case <-rested:
 			rested = nil
 			in.enter(serving, c)
-			if l := in.listing(); l != nil && in.o.lists {
-				in.o.hooks.listed(in, l, false)
-			}
+			c.lists.repeat()
 		case now = <-c.lists.standing:
 			in.tracker.Succeeded()
 		}

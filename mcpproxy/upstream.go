@@ -199,7 +199,7 @@ func (up *upstream) source() source {
 }
 
 // gotListing takes a complete new listing of an upstream's shared instance.
-func (p *Proxy) gotListing(in *instance, l *listing, told bool) {
+func (p *Proxy) gotListing(in *instance, l *listing, told kindSet) {
 	up := in.up
 	up.mu.Lock()
 	up.list, up.live = l, true

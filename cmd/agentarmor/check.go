@@ -78,20 +78,33 @@ func printCheck(w io.Writer, file string, r *mcpproxy.CheckReport) error {
 	case file == "":
 		b.WriteString("no config file: no upstreams, only AgentArmor's own tools\n")
 	case len(r.Upstreams) == 0:
-		fmt.Fprintf(&b, "%s: ok, but without upstreams\n", file)
+		fmt.Fprintf(&b, "%s: no mistakes, but no upstreams either\n", file)
 	default:
-		fmt.Fprintf(&b, "%s: ok\n", file)
+		fmt.Fprintf(&b, "%s: no mistakes\n", file)
 	}
 	for i := range r.Upstreams {
 		b.WriteByte('\n')
 		printUpstreamCheck(&b, &r.Upstreams[i])
 	}
-	fmt.Fprintf(&b, "\n%d tools in all, %d of them AgentArmor's own\n", r.Tools, r.OwnTools)
+	b.WriteByte('\n')
+	if bad := notOK(r); bad != nil {
+		fmt.Fprintf(&b, "not ready: %s\n", strings.Join(bad, ", "))
+	}
+	fmt.Fprintf(&b, "%s in all, %d of them AgentArmor's own\n", count(r.Tools, "tool"), r.OwnTools)
 	for _, l := range r.Exceeded {
 		fmt.Fprintf(&b, "  too many for %s, which takes %d: filter them with tools.allow and tools.deny\n", l.Client, l.Tools)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+func notOK(r *mcpproxy.CheckReport) (names []string) {
+	for i := range r.Upstreams {
+		if u := &r.Upstreams[i]; !u.OK() {
+			names = append(names, u.Name)
+		}
+	}
+	return names
 }
 
 func printUpstreamCheck(b *strings.Builder, u *mcpproxy.UpstreamCheck) {

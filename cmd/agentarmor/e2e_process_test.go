@@ -122,6 +122,7 @@ func TestCase08NoProcessIsLeft(t *testing.T) {
 			t.Parallel()
 			pids := filepath.Join(t.TempDir(), "pids")
 			script := fmt.Sprintf("sleep 300 & echo $! > %s; echo $$ >> %s; exec badserver", pids, pids)
+			script = strings.ReplaceAll(script, "$", "$$") // the config expands variables
 			e := serveStdio(t, configFile(t, "", fmt.Sprintf("  a: {command: sh, args: [-c, %q]}\n", script)))
 			e.awaitTools("a__echo")
 			lines := fileLines(pids)

@@ -143,7 +143,7 @@ func (p *httpPeer) single(c *call, resp *http.Response) {
 		p.fail(c, p.readError(err))
 		return
 	}
-	m, err := ParseBody(b)
+	m, err := Parse(b)
 	if err == nil && !ours(&m, c) && !anonymous(&m) {
 		err = errors.New("the body is not the answer to the request")
 	}
@@ -168,7 +168,7 @@ func (p *httpPeer) refused(c *call, resp *http.Response) {
 	late.Stop()
 	var m Message
 	if err == nil {
-		m, err = ParseBody(b)
+		m, err = Parse(b)
 	}
 	parsed := err == nil && m.IsResponse()
 	mine := parsed && ours(&m, c)
@@ -223,7 +223,7 @@ func (p *httpPeer) follow(c *call, body io.ReadCloser, place *cursor) *Error {
 		case ev.name != "" && ev.name != "message":
 			continue
 		}
-		m, err := ParseBody(ev.data)
+		m, err := Parse(ev.data)
 		if err != nil {
 			bad = err // the answer may still come
 			continue

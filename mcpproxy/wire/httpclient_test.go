@@ -40,7 +40,7 @@ func readMessage(t *testing.T, r *http.Request) Message {
 	if err != nil || len(b) == 0 {
 		return Message{}
 	}
-	m, err := ParseBody(b)
+	m, err := Parse(b)
 	if err != nil {
 		t.Errorf("the server got %q: %v", b, err)
 	}

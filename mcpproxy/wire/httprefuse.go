@@ -48,7 +48,7 @@ func (h *HTTP) readMessage(w http.ResponseWriter, r *http.Request) (m Message, o
 		}
 		return m, false
 	}
-	m, err = ParseBody(body)
+	m, err = Parse(body)
 	if err != nil {
 		pe, isParse := errors.AsType[*ParseError](err)
 		if !isParse {

@@ -164,7 +164,7 @@ func (p *httpPeer) listen(resp *http.Response, place *cursor) {
 		if ev.over || ev.name != "" && ev.name != "message" {
 			continue
 		}
-		if m, err := ParseBody(ev.data); err == nil {
+		if m, err := Parse(ev.data); err == nil {
 			p.deliver(m, nil)
 		}
 	}

@@ -71,10 +71,6 @@ func Parse(b []byte) (Message, error) {
 	return e.m, nil
 }
 
-// ParseBody is Parse for the body of an HTTP request or response and for the
-// data of an SSE event, where line breaks between tokens are usual.
-func ParseBody(b []byte) (Message, error) { return Parse(b) }
-
 // Members of the envelope, as bits.
 const (
 	mVersion = 1 << iota

@@ -128,7 +128,7 @@ func (p *ssePeer) read() {
 		if ev.name != "" && ev.name != "message" {
 			continue
 		}
-		if m, err := ParseBody(ev.data); err == nil {
+		if m, err := Parse(ev.data); err == nil {
 			p.deliver(m, nil)
 		}
 	}
@@ -137,7 +137,7 @@ func (p *ssePeer) read() {
 // oversized fails the request whose answer was too large, if its id stands in
 // the beginning that was kept.
 func (p *ssePeer) oversized(head []byte) {
-	_, err := ParseBody(head)
+	_, err := Parse(head)
 	broken, _ := errors.AsType[*ParseError](err)
 	if broken == nil || broken.request {
 		return

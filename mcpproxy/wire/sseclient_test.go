@@ -45,7 +45,7 @@ func (s *oldServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	b, _ := io.ReadAll(r.Body)
-	m, _ := ParseBody(b)
+	m, _ := Parse(b)
 	s.mu.Lock()
 	s.order = append(s.order, m.Method)
 	s.header = r.Header
