@@ -86,7 +86,7 @@ func roundTrips(b *testing.B, w io.Writer, r io.Reader, tool string, size int) {
 	b.ReportAllocs()
 	for b.Loop() {
 		ask(call)
-		for line := answer(); bytes.Contains(line[:min(60, len(line))], []byte("list_changed")); line = answer() {
+		for line := answer(); bytes.Contains(line[:min(80, len(line))], []byte("list_changed")); line = answer() {
 		}
 	}
 }

@@ -19,7 +19,7 @@ type changes struct {
 	p *Proxy
 
 	mu       sync.Mutex
-	told     [kinds][]byte // the lists as clients were last told, or saw first
+	told     [kinds][]byte // the lists as clients were last told of
 	force    kindSet
 	lists    *time.Timer
 	statuses *time.Timer
@@ -28,7 +28,13 @@ type changes struct {
 	running  sync.WaitGroup
 }
 
-func (c *changes) init(p *Proxy) { c.p, c.dirty = p, map[string]bool{} }
+// init takes the first catalog as what every client knows.
+func (c *changes) init(p *Proxy) {
+	c.p, c.dirty = p, map[string]bool{}
+	for kind := range kinds {
+		c.told[kind] = p.cat.Load().list(kind, view{dotted: true})
+	}
+}
 
 // compare looks, after a moment, whether a list differs from what was told.
 // told are those an upstream itself announced, which are always passed on.
@@ -82,16 +88,6 @@ func (c *changes) begin() bool {
 	}
 	c.running.Add(1)
 	return true
-}
-
-// seen remembers that a client has been shown a list, so that only later
-// changes are told.
-func (c *changes) seen(kind listKind, list []byte) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.told[kind] == nil {
-		c.told[kind] = list
-	}
 }
 
 // status tells subscribers of our status resources, at most once a second.

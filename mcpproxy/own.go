@@ -160,7 +160,6 @@ func (p *Proxy) waitForList() {
 
 func (p *Proxy) answerList(r *request, kind listKind) {
 	cat := p.cat.Load()
-	p.changes.seen(kind, cat.list(kind, view{dotted: true}))
 	r.answer(cat.list(kind, view{dotted: p.dotted(r), modern: r.modern}))
 }
 

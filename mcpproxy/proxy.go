@@ -84,8 +84,8 @@ func New(cfg Config) (*Proxy, error) {
 	for i := range cfg.Upstreams {
 		p.addUpstream(&cfg.Upstreams[i])
 	}
-	p.changes.init(p)
 	p.rebuild()
+	p.changes.init(p)
 	return p, nil
 }
 
@@ -157,7 +157,7 @@ const stopGrace = 5 * time.Second
 // ServeStdio serves one client on a pair of pipes until in ends and all that
 // was read is answered, or ctx ends.
 func (p *Proxy) ServeStdio(ctx context.Context, in, out *os.File) error {
-	return wire.ServeStdio(ctx, in, out, p, p.cfg.Limits)
+	return wire.ServeStdio(ctx, wire.Pollable(in), wire.Pollable(out), p, p.cfg.Limits)
 }
 
 // addUpstream registers an upstream of the first configuration.

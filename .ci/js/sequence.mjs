@@ -78,7 +78,7 @@ const memory = [
   tool('delete_observations', { deletions: [{ entityName: 'Bo', observations: ['likes 咖啡'] }] }),
   tool('delete_relations', { relations: [{ from: 'Ann', to: 'Bo', relationType: 'knows' }] }),
   tool('delete_entities', { entityNames: ['Bo'] }),
-  read('memory://graph'),
+  read('memory://knowledge-graph'),
   tool('create_entities', { entities: 'not a list' }),
 ];
 

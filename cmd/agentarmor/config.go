@@ -41,7 +41,9 @@ func loadSettings(file string, env lookup) (*settings, error) {
 		file = findConfig(env)
 	}
 	if file == "" {
-		return newSettings("", nil, newDocument(), env), nil
+		s := newSettings("", nil, newDocument(), env)
+		s.warnings = unreadConfigs()
+		return s, nil
 	}
 	src, err := readConfig(file)
 	if err != nil {
@@ -65,6 +67,16 @@ func findConfig(env lookup) string {
 		}
 	}
 	return ""
+}
+
+// unreadConfigs warns of config files that a user may think are read.
+func unreadConfigs() (warnings []string) {
+	for _, name := range configNames {
+		if _, err := os.Stat(name); err == nil {
+			warnings = append(warnings, fmt.Sprintf("%s in the working directory is not read by itself; name it: --config %s", name, name))
+		}
+	}
+	return warnings
 }
 
 // userFolder returns agentarmor's folder below the XDG variable or below its

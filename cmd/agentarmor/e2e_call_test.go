@@ -88,7 +88,7 @@ func TestCase14TimeoutsAreTheConfigured(t *testing.T) {
 	t.Parallel()
 	e := serveStdio(t, configFile(t, "",
 		up("start", ", startup_timeout: 100ms", "-init-delay", "60s"),
-		up("list", ", startup_timeout: 300ms", "-list-delay", "60s"),
+		up("list", ", call_timeout: 300ms", "-list-delay", "60s"),
 		up("call", ", call_timeout: 100ms, tools: {settings: {hang: {call_timeout: 45s}}}"),
 		up("patient", ", startup_timeout: 45s, call_timeout: 45s", "-init-delay", "1s", "-list-delay", "1s")))
 	e.awaitTools("call__sleep")
@@ -97,10 +97,10 @@ func TestCase14TimeoutsAreTheConfigured(t *testing.T) {
 	if d := time.Since(began); d > 20*time.Second {
 		t.Errorf("a timeout of 100 ms took %v", d)
 	}
-	for _, name := range []string{"start", "list"} {
+	for name, why := range map[string]string{"start": "startup timeout", "list": "300ms"} {
 		eventually(t, name+" has timed out", func() bool {
 			s := e.status(name)
-			return s.State == "down" && strings.Contains(s.Reason+s.LastError, "timeout")
+			return s.State != "ready" && strings.Contains(s.Reason+s.LastError, why)
 		})
 	}
 	hanging := e.start("tools/call", toolCall("call__hang", `{}`))

@@ -33,13 +33,14 @@ var foreignEntry = []string{
 	"trust", "authProviderType", "targetAudience", "targetServiceAccount", "extension",
 	// Claude Code, Continue
 	"headersHelper", "alwaysLoad", "requestOptions", "connectionTimeout",
-	// Claude Desktop, Windsurf
-	"disabledReason", "registry",
+	// Zed, Windsurf
+	"source", "settings", "registry",
 }
 
 // ignoredBecause says more where ignoring a key may surprise.
 var ignoredBecause = map[string]string{
 	"inputs":  "only VS Code can ask for inputs; use environment variables",
+	"mcp":     "servers stand in mcpServers",
 	"envFile": "put its variables into env",
 	"timeout": "clients disagree on its unit; use call_timeout: 60s",
 	"oauth":   "OAuth to upstreams is not built yet; use headers",
