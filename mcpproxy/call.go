@@ -168,7 +168,7 @@ func (k *call) outgoing(conn *conn, id uint64) wire.Outgoing {
 		}
 	}
 	edits = append(edits, k.extra...)
-	body := make([]byte, 0, len(params)+256)
+	body := wire.Buffer(len(params) + 512)
 	body = append(body, `{"jsonrpc":"2.0","id":`...)
 	body = wire.AppendID(body, id)
 	body = append(body, `,"method":"`...)
@@ -270,7 +270,7 @@ func (k *call) response(m wire.Message) []byte {
 	if r.modern || k.conn.modern {
 		result = k.resultFor(result)
 	}
-	return wire.AppendResult(make([]byte, 0, len(result)+len(r.id)+40), r.id, result)
+	return wire.AppendResult(wire.Buffer(len(result)+len(r.id)+40), r.id, result)
 }
 
 // errorFor keeps an error as it came, but for the code that the client's

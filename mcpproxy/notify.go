@@ -39,10 +39,9 @@ func (p *Proxy) logged(c *conn, m wire.Message, via uint64) {
 		k.log(m, rank)
 		return
 	}
-	raw := wire.AppendNotification(nil, m.Method, m.Params)
 	for _, cl := range p.legacyClients() {
 		if (c.in.owner == nil || c.in.owner == cl) && cl.wants(rank) {
-			_ = cl.s.Send(raw, m.More) // a client that does not read loses logs only
+			_ = cl.s.Send(wire.AppendNotification(nil, m.Method, m.Params), m.More) // a client that does not read loses logs only
 		}
 	}
 }

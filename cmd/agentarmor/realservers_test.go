@@ -197,7 +197,10 @@ func compareSteps(t *testing.T, generation string, direct, proxied []record) {
 	group := func(records []record) map[string][]string {
 		m := map[string][]string{}
 		for _, r := range records {
-			if _, method, _ := strings.Cut(r.Step, " "); listKeys[method][0] != "" {
+			_, method, _ := strings.Cut(r.Step, " ")
+			// The server has asked for the roots at its start, except where
+			// there is no client yet to ask: then it asks within the call.
+			if listKeys[method][0] != "" || generation == "modern" && r.Kind == "roots/list" {
 				continue
 			}
 			key := r.Step + " → " + r.Kind
@@ -216,6 +219,7 @@ var (
 	isoDate   = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z`)
 	uuid      = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	blobText  = regexp.MustCompile(`"blob":"(UmVzb3VyY2Ug[^"]+)"`)
+	listenID  = regexp.MustCompile(`,"_meta":\{"io\.modelcontextprotocol/subscriptionId":"listen:\d+"\}`)
 	hopToken  = regexp.MustCompile(`"progressToken":[^,}]+`)
 	simulated = regexp.MustCompile(`-level message|level-message`)
 )
@@ -230,13 +234,17 @@ func normal(generation string, r record) string {
 	case r.Kind == "notifications/message" && simulated.MatchString(v):
 		return "one of the simulated messages"
 	}
-	if strings.Contains(r.Step, " get-env ") {
+	switch {
+	case strings.Contains(r.Step, " get-env "):
 		return "the environment" // AgentArmor passes on another one
+	case strings.Contains(r.Step, "://resource/nothing ") && strings.HasPrefix(v, `error {"code":-32`):
+		return "an error" // no server has it, so AgentArmor says it itself
 	}
 	v = blobText.ReplaceAllStringFunc(v, func(s string) string {
 		b, _ := base64.StdEncoding.DecodeString(blobText.FindStringSubmatch(s)[1])
 		return `"blob":` + quoted(string(b))
 	})
+	v = listenID.ReplaceAllString(v, "")
 	v = hopToken.ReplaceAllString(v, `"progressToken":0`)
 	for _, re := range []*regexp.Regexp{clock, date, isoDate, uuid} {
 		v = re.ReplaceAllString(v, "…")
@@ -284,9 +292,12 @@ func TestInspector(t *testing.T) {
 	}
 	fs := realServers(t, dir)["filesystem"]
 	config := configFile(t, "", fmt.Sprintf("  fs: %s\n", must(json.Marshal(fs))))
+	endpoint := map[string]stdioServer{"agentarmor": {Command: self, Args: []string{"serve", "--config", config}}}
+	session := filepath.Join(t.TempDir(), "inspector.json")
+	write(t, session, string(must(json.Marshal(map[string]any{"mcpServers": endpoint}))))
 	run := func(args ...string) string {
 		t.Helper()
-		out, err := runNode(t, append([]string{inspector, "--cli", self, "serve", "--config", config}, args...)...)
+		out, err := runNode(t, append([]string{inspector, "--cli", "--config", session, "--server", "agentarmor"}, args...)...)
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}

@@ -41,6 +41,7 @@ func (b *lineBatch) advance(n int) (lines, bytes int) {
 	n += b.off
 	for !b.empty() && n > len(b.lines[b.first]) {
 		size := len(b.lines[b.first])
+		release(b.lines[b.first])
 		b.lines[b.first] = nil
 		n -= size + 1
 		b.first++

@@ -53,7 +53,8 @@ type Handler interface {
 // It is safe for concurrent use and keeps the order of its callers.
 type Stream interface {
 	// Send queues a notification, or a request of ours, and takes ownership
-	// of raw, one whole message without line breaks. more tells that another
+	// of raw, one whole message without line breaks, whose memory may serve a
+	// later message (see [Buffer]). more tells that another
 	// message follows at once, so that the two may share a write. It never
 	// blocks; an error means that the client is gone or does not read.
 	Send(raw []byte, more bool) error
