@@ -58,7 +58,7 @@ func (p *Proxy) forward(r *request, t target) {
 		r.fail(wire.CodeInvalidRequest, "request id "+string(r.id)+" is already in use", nil)
 		return
 	}
-	k.watch(r)
+	r.st.OnLeave(func() { k.left(r) })
 	k.budget.start(k.up.callTimeout(k), k.up.maxCallTime(), k.expire)
 	in, err := p.instanceFor(r, k.up)
 	if err != nil {
@@ -71,41 +71,6 @@ func (p *Proxy) forward(r *request, t target) {
 		return
 	}
 	p.work.Go(k.sendWhenReady)
-}
-
-// watch cancels the call when an HTTP client leaves before its answer.
-func (k *call) watch(r *request) {
-	done := r.st.Done()
-	if done == nil {
-		return
-	}
-	over := make(chan struct{})
-	r.st = &watchedStream{Stream: r.st, over: over}
-	k.p.work.Go(func() {
-		defer wire.OnPanic()
-		select {
-		case <-done:
-			k.left(r)
-		case <-over:
-		}
-	})
-}
-
-// watchedStream tells its watcher that the request is over.
-type watchedStream struct {
-	wire.Stream
-	once sync.Once
-	over chan struct{}
-}
-
-func (w *watchedStream) Answer(raw []byte, more bool) error {
-	w.once.Do(func() { close(w.over) })
-	return w.Stream.Answer(raw, more)
-}
-
-func (w *watchedStream) Drop() {
-	w.once.Do(func() { close(w.over) })
-	w.Stream.Drop()
 }
 
 // left cancels the call if r is still the request it serves.

@@ -275,7 +275,7 @@ func (k *call) resume(r *request) {
 		k.stopUpstream("duplicate request id")
 		return
 	}
-	k.watch(r)
+	r.st.OnLeave(func() { k.left(r) })
 	if final != nil {
 		k.answered(*final)
 		return

@@ -20,7 +20,6 @@ type listen struct {
 	tools, prompts, resources bool
 	subs                      map[string]subscription // by the URI the client used
 	once                      sync.Once
-	over                      chan struct{}
 }
 
 // subscribe handles resources/subscribe and resources/unsubscribe.
@@ -97,7 +96,7 @@ func (p *Proxy) subscriptionsChanged() {
 // listen opens a notification stream of a modern client
 // (2026-07-28, basic/patterns/subscriptions).
 func (p *Proxy) listen(r *request) {
-	l := &listen{r: r, subs: map[string]subscription{}, over: make(chan struct{})}
+	l := &listen{r: r, subs: map[string]subscription{}}
 	flag := func(key string) bool { return string(wire.Get(r.reqs, key)) == "true" }
 	l.tools, l.prompts, l.resources = flag("toolsListChanged"), flag("promptsListChanged"), flag("resourcesListChanged")
 	var uris []byte
@@ -146,16 +145,7 @@ func (p *Proxy) listen(r *request) {
 	if len(l.subs) > 0 {
 		p.subscriptionsChanged()
 	}
-	if done := r.st.Done(); done != nil {
-		p.work.Go(func() {
-			defer wire.OnPanic()
-			select {
-			case <-done:
-				l.end(false)
-			case <-l.over:
-			}
-		})
-	}
+	r.st.OnLeave(func() { l.end(false) })
 }
 
 func (c *client) addListen(l *listen) bool {
@@ -174,7 +164,6 @@ func (c *client) addListen(l *listen) bool {
 // end closes the stream; gracefully with the response that says so.
 func (l *listen) end(graceful bool) {
 	l.once.Do(func() {
-		close(l.over)
 		p, c := l.r.c.p, l.r.c
 		p.listensMu.Lock()
 		delete(p.listens, l)

@@ -126,7 +126,7 @@ func TestHTTPStalledReader(t *testing.T) {
 		st := <-started
 		time.Sleep(writeTimeout + time.Second)
 		select {
-		case <-st.Done():
+		case <-leaving(st):
 		default:
 			t.Error("the stalled client still counts as being there")
 		}

@@ -256,7 +256,7 @@ func TestHTTPLeavingCancels(t *testing.T) {
 			go func() {
 				st := <-started
 				leave()
-				<-st.Done()
+				<-leaving(st)
 				close(left)
 			}()
 			if resp, err := c.try(ctx, "POST", "/mcp", body, headers...); err == nil {

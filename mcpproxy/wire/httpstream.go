@@ -20,16 +20,16 @@ type httpStream struct {
 	// onStart is called once before the response starts. Only initialize needs it.
 	onStart func(hd http.Header)
 
-	mu    sync.Mutex
-	queue [][]byte // not written yet; queue[0] has the number last+1
-	bytes int      // in queue
-	last  int      // number of the last message written
-	sent  bool     // the client has seen an event id
-	conn  *httpConn
-	ended bool // no more messages
-	left  bool // the client is gone for good
-	held  bool // counts as a user of its session
-	done  chan struct{}
+	mu      sync.Mutex
+	queue   [][]byte // not written yet; queue[0] has the number last+1
+	bytes   int      // in queue
+	last    int      // number of the last message written
+	sent    bool     // the client has seen an event id
+	conn    *httpConn
+	ended   bool // no more messages
+	left    bool // the client is gone for good
+	held    bool // counts as a user of its session
+	onLeave func()
 
 	// Guarded by session.mu.
 	kept    int  // messages in the replay log
@@ -76,16 +76,14 @@ func (st *httpStream) Drop() {
 	st.signalLocked()
 }
 
-func (st *httpStream) Done() <-chan struct{} {
+func (st *httpStream) OnLeave(f func()) {
 	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.done == nil {
-		st.done = make(chan struct{})
-		if st.left {
-			close(st.done)
-		}
+	left := st.left
+	st.onLeave = f
+	st.mu.Unlock()
+	if left {
+		f()
 	}
-	return st.done
 }
 
 func (st *httpStream) enqueue(raw []byte, answer bool) error {
@@ -257,17 +255,18 @@ func (st *httpStream) primed() {
 // left.
 func (st *httpStream) detach(c *httpConn) {
 	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.conn != c {
-		return
+	left := func() {}
+	if st.conn == c {
+		st.conn = nil
+		switch {
+		case st.session != nil && (st.sent || st.standing):
+			st.waitLocked()
+		case !st.ended || len(st.queue) > 0:
+			left = st.leaveLocked()
+		}
 	}
-	st.conn = nil
-	switch {
-	case st.session != nil && (st.sent || st.standing):
-		st.waitLocked()
-	case !st.ended || len(st.queue) > 0:
-		st.leaveLocked()
-	}
+	st.mu.Unlock()
+	left()
 }
 
 // waitLocked keeps the stream for a client that may come back. The session's
@@ -282,22 +281,26 @@ func (st *httpStream) waitLocked() {
 	}
 }
 
-func (st *httpStream) leaveLocked() {
+// leaveLocked returns what to call once the lock is free.
+func (st *httpStream) leaveLocked() func() {
 	st.left = true
 	st.queue, st.bytes = nil, 0
-	if st.done != nil && !st.ended {
-		close(st.done)
+	if st.onLeave == nil || st.ended {
+		return func() {}
 	}
+	return st.onLeave
 }
 
 // quit ends a stream whose client does not read.
 func (st *httpStream) quit() {
 	st.mu.Lock()
-	defer st.mu.Unlock()
+	left := func() {}
 	if !st.left {
-		st.leaveLocked()
+		left = st.leaveLocked()
 		st.signalLocked()
 	}
+	st.mu.Unlock()
+	left()
 }
 
 // wakeUp makes the connection, if there is one, look at the stream.

@@ -253,3 +253,10 @@ func (e *toyStream) expect(t *testing.T, want ...string) {
 		}
 	}
 }
+
+// leaving is closed when the client leaves st.
+func leaving(st Stream) <-chan struct{} {
+	left := make(chan struct{})
+	st.OnLeave(func() { close(left) })
+	return left
+}

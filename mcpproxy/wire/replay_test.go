@@ -47,8 +47,8 @@ func TestHTTPResume(t *testing.T) {
 
 		st := <-started
 		select {
-		case <-st.Done():
-			t.Fatal("Done is closed although the client may resume")
+		case <-leaving(st):
+			t.Fatal("the client counts as gone although the client may resume")
 		default:
 		}
 		if err := st.Send(toyNote(4), false); err != nil {

@@ -108,7 +108,8 @@ func (q *sseRequest) Drop() {
 }
 
 // Done is nil: when the client leaves, its session ends.
-func (q *sseRequest) Done() <-chan struct{} { return nil }
+// OnLeave never calls: who leaves ends the session.
+func (q *sseRequest) OnLeave(func()) {}
 
 // settle counts the request as answered, for which Close may be waiting.
 func (q *sseRequest) settle() {

@@ -179,7 +179,7 @@ func TestHTTPModernStream(t *testing.T) {
 		leave()
 		synctest.Wait()
 		listening := <-listens
-		<-listening.Done()
+		<-leaving(listening)
 		if err := listening.Send(toyNote(2), false); err != ErrGone {
 			t.Errorf("Send after leaving: %v, want ErrGone", err)
 		}

@@ -128,4 +128,4 @@ func (s *stdioStream) Answer(raw []byte, more bool) (err error) {
 
 func (s *stdioStream) Drop() { s.over.Do(s.c.finished) }
 
-func (s *stdioStream) Done() <-chan struct{} { return nil }
+func (s *stdioStream) OnLeave(func()) {}

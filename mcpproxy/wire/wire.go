@@ -63,10 +63,10 @@ type Stream interface {
 	Answer(raw []byte, more bool) error
 	// Drop ends the stream without an answer (a cancelled request).
 	Drop()
-	// Done is closed when the client has left this request before its
-	// answer; nil where that cannot be seen (stdio). The HTTP half of a
-	// session whose client may still resume the stream keeps it open.
-	Done() <-chan struct{}
+	// OnLeave sets what is called, once and without blocking, when the client
+	// leaves this request before its answer: never where that cannot be seen
+	// (stdio, SSE), and not while it may still resume the stream.
+	OnLeave(f func())
 }
 
 // Error is how the client half of a transport says why a request got no
