@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
@@ -124,4 +126,58 @@ func BenchmarkStdio(b *testing.B) {
 			<-served
 		})
 	}
+}
+
+// BenchmarkHTTP measures one call over streamable HTTP to a server on stdio,
+// against a handler that answers at once: what HTTP itself costs.
+func BenchmarkHTTP(b *testing.B) {
+	call := []byte(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"up__echo","arguments":{"text":"` + strings.Repeat("x", 100) + `"}}}`)
+	post := func(b *testing.B, url, session string, body []byte) (string, []byte) {
+		req, _ := http.NewRequest(http.MethodPost, url, bytes.NewReader(body))
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Accept", "application/json, text/event-stream")
+		if session != "" {
+			req.Header.Set("Mcp-Session-Id", session)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer resp.Body.Close()
+		answer, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode/100 != 2 {
+			b.Fatalf("%s %v: %s", resp.Status, err, answer)
+		}
+		return resp.Header.Get("Mcp-Session-Id"), answer
+	}
+	b.Run("bare", func(b *testing.B) {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write(body)
+		}))
+		defer srv.Close()
+		for b.Loop() {
+			post(b, srv.URL, "", call)
+		}
+	})
+	b.Run("agentarmor", func(b *testing.B) {
+		p, err := New(Config{Upstreams: []UpstreamConfig{{
+			Name: "up", Command: os.Args[0], Env: map[string]string{echoEnv: "1"}, Protocol: "legacy",
+		}}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		p.Start(context.Background())
+		defer p.Close(context.Background())
+		srv := httptest.NewServer(p.HTTP(HTTPOptions{Loopback: true}))
+		defer srv.Close()
+		session, _ := post(b, srv.URL+"/mcp", "", []byte(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`))
+		if _, answer := post(b, srv.URL+"/mcp", session, call); !bytes.Contains(answer, []byte("xxx")) {
+			b.Fatalf("the first call is answered with %s", answer)
+		}
+		for b.Loop() {
+			post(b, srv.URL+"/mcp", session, call)
+		}
+	})
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -30,6 +31,7 @@ type rawClient struct {
 	t       *testing.T
 	send    func(raw string)
 	version string // protocolVersion of every request, "" for a legacy client
+	caps    string // capabilities of a modern client, "" for none
 
 	mu      sync.Mutex
 	inbox   []rpcMessage
@@ -129,15 +131,15 @@ func (c *rawClient) start(method, params string) string {
 	c.lastID++
 	id := fmt.Sprint(c.lastID)
 	if c.version != "" {
-		params = withMeta(params, c.version)
+		params = c.withMeta(params)
 	}
 	c.send(`{"jsonrpc":"2.0","id":` + id + `,"method":"` + method + `","params":` + params + `}`)
 	return id
 }
 
 // withMeta adds what every 2026-07-28 request carries. params has no _meta.
-func withMeta(params, version string) string {
-	meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"` + version + `","io.modelcontextprotocol/clientCapabilities":{},` +
+func (c *rawClient) withMeta(params string) string {
+	meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"` + c.version + `","io.modelcontextprotocol/clientCapabilities":` + cmp.Or(c.caps, "{}") + `,` +
 		`"io.modelcontextprotocol/clientInfo":{"name":"e2e","version":"1"}}}`
 	if inner := strings.TrimSuffix(params, "}"); inner != "{" {
 		return inner + "," + meta

@@ -75,15 +75,16 @@ func startServe(t *testing.T, config string, args ...string) *endpoint {
 	}
 	overHTTP := strings.Contains(strings.Join(args, " "), "http")
 	read := make(chan struct{})
-	e.rawClient = newRawClient(t, func(raw string) {
+	overPipe := newRawClient(t, func(raw string) {
 		if _, err := stdin.Write([]byte(raw + "\n")); err != nil {
 			t.Errorf("the endpoint does not read: %v", err)
 		}
 	})
 	go func() {
 		defer close(read)
-		e.readLines(bufio.NewReaderSize(stdout, 1<<20))
+		overPipe.readLines(bufio.NewReaderSize(stdout, 1<<20))
 	}()
+	e.rawClient = overPipe
 	t.Cleanup(func() {
 		if overHTTP {
 			_ = e.cmd.Process.Signal(syscall.SIGTERM)
