@@ -20,7 +20,7 @@ const allCapabilities = `{"sampling":{},"elicitation":{"form":{},"url":{}},"root
 
 // callAnswering calls a tool that asks the client: with requests of the
 // server's, or with an input_required result that is retried.
-func (c *rawClient) callAnswering(tool string) (m rpcMessage, asked []string) {
+func (c *rawClient) callAnswering(tool string) (answer rpcMessage, asked []string) {
 	c.t.Helper()
 	id := c.start("tools/call", toolCall(tool, `{}`))
 	for {
