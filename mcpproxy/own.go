@@ -161,6 +161,9 @@ func (p *Proxy) waitForList() {
 func (p *Proxy) answerList(r *request, kind listKind) {
 	cat := p.cat.Load()
 	r.answer(cat.list(kind, view{dotted: p.dotted(r), modern: r.modern}))
+	if kind == tools {
+		p.showOnce.Do(func() { close(p.shown) })
+	}
 }
 
 // retryLater tries once more what failed only because no list is known yet.

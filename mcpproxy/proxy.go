@@ -39,6 +39,8 @@ type Proxy struct {
 	cat       atomic.Pointer[catalog]
 	listedOne chan struct{} // closed when an upstream's list is known
 	listed    sync.Once
+	shown     chan struct{} // closed when a client has been shown the tools
+	showOnce  sync.Once
 	changes   changes
 
 	upsMu sync.RWMutex
@@ -63,7 +65,7 @@ func New(cfg Config) (*Proxy, error) {
 	p := &Proxy{
 		cfg: cfg, log: cfg.Log, started: time.Now(),
 		byUp: map[string]*upstream{}, clients: map[*client]bool{},
-		parking: newParking(), events: event.New(), listedOne: make(chan struct{}),
+		parking: newParking(), events: event.New(), listedOne: make(chan struct{}), shown: make(chan struct{}),
 	}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	p.first.known = make(chan struct{})
@@ -89,11 +91,32 @@ func New(cfg Config) (*Proxy, error) {
 	return p, nil
 }
 
+// firstAnswer bounds how long the start of upstreams stands back for the first
+// answers to the only client: ten processes starting on two cores would
+// triple the time to its first list.
+const firstAnswer = 100 * time.Millisecond
+
 // Start brings the upstreams up in the background and returns at once.
 func (p *Proxy) Start(context.Context) {
-	for _, up := range p.ups() {
-		up.start()
+	start := func() {
+		for _, up := range p.ups() {
+			up.start()
+		}
 	}
+	if !p.cfg.OneClient || p.knowsNothing() {
+		start()
+		return
+	}
+	p.work.Go(func() {
+		defer wire.OnPanic()
+		select {
+		case <-p.shown:
+		case <-time.After(firstAnswer):
+		case <-p.ctx.Done():
+			return
+		}
+		start()
+	})
 }
 
 // Close ends the listens gracefully, then the sessions, then the upstreams, and
