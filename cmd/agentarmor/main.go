@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -18,11 +17,6 @@ import (
 func main() {
 	// No upstream process may outlive us, whatever ends us.
 	defer wire.OnPanic()
-	if os.Getenv("GOGC") == "" {
-		// The heap is a few megabytes: with the default, large messages would
-		// be collected after every few calls.
-		debug.SetGCPercent(400)
-	}
 	ctx, stop := signals()
 	err := run(ctx, os.Args[1:], os.LookupEnv, os.Stdin, os.Stdout, os.Stderr)
 	stop()
