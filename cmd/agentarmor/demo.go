@@ -82,8 +82,10 @@ func (a *app) demo(ctx context.Context) error {
 	srv := wire.NewServer(proxy.HTTP(mcpproxy.HTTPOptions{Loopback: true}))
 	go func() { _ = srv.Serve(listener) }() // ends with Close
 	defer srv.Close()
+	url := "http://" + listener.Addr().String() + "/mcp"
+	fmt.Fprintf(a.stdout, "AgentArmor at %s, in front of two MCP servers: files and search\n\n", url)
 	d := &demonstration{out: a.stdout, paint: colours(a.stdout)}
-	if err := d.connect(ctx, "http://"+listener.Addr().String()+"/mcp"); err != nil {
+	if d.client, err = connect(ctx, url, "", "agentarmor-demo"); err != nil {
 		return err
 	}
 	defer d.client.Close()
@@ -101,23 +103,6 @@ type demonstration struct {
 	client *client.Client
 	failed bool
 	step   int
-}
-
-func (d *demonstration) connect(ctx context.Context, url string) error {
-	c, err := client.NewStreamableHttpClient(url)
-	if err != nil {
-		return err
-	}
-	d.client = c
-	fmt.Fprintf(d.out, "AgentArmor at %s, in front of two MCP servers: files and search\n\n", url)
-	if err := c.Start(ctx); err != nil {
-		return err
-	}
-	hello := mcp.InitializeRequest{}
-	hello.Params.ProtocolVersion = mcp.LATEST_PROTOCOL_VERSION
-	hello.Params.ClientInfo = mcp.Implementation{Name: "agentarmor-demo", Version: version()}
-	_, err = c.Initialize(ctx, hello)
-	return err
 }
 
 func (d *demonstration) run(ctx context.Context) {
@@ -234,16 +219,11 @@ func (d *demonstration) callUntil(ctx context.Context, tool string, args map[str
 }
 
 func (d *demonstration) status(ctx context.Context) (doc statusDocument, err error) {
-	res, err := d.client.ReadResource(ctx, mcp.ReadResourceRequest{Params: mcp.ReadResourceParams{URI: "agentarmor://status"}})
+	raw, err := statusResource(ctx, d.client)
 	if err != nil {
 		return doc, err
 	}
-	for _, c := range res.Contents {
-		if t, ok := c.(mcp.TextResourceContents); ok {
-			return doc, json.Unmarshal([]byte(t.Text), &doc)
-		}
-	}
-	return doc, fmt.Errorf("agentarmor://status is empty")
+	return doc, json.Unmarshal(raw, &doc)
 }
 
 func (d *demonstration) upstream(ctx context.Context, name string) (upstreamStatus, error) {

@@ -20,6 +20,8 @@ import (
 	"github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/spf13/cobra"
+
+	"github.com/agentarmor/agentarmor/mcpproxy/builtin"
 )
 
 // statusFlags are the flags of status.
@@ -110,8 +112,8 @@ func dialable(listen string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// readStatus fetches the status document.
-func readStatus(ctx context.Context, url, token string) ([]byte, error) {
+// connect opens a session with a running endpoint; the caller closes it.
+func connect(ctx context.Context, url, token, name string) (*client.Client, error) {
 	var opts []transport.StreamableHTTPCOption
 	if token != "" {
 		opts = append(opts, transport.WithHTTPHeaders(map[string]string{"Authorization": "Bearer " + token}))
@@ -120,18 +122,33 @@ func readStatus(ctx context.Context, url, token string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer c.Close()
 	if err := c.Start(ctx); err != nil {
 		return nil, err
 	}
 	hello := mcp.InitializeRequest{}
 	hello.Params.ProtocolVersion = mcp.LATEST_PROTOCOL_VERSION
-	hello.Params.ClientInfo = mcp.Implementation{Name: "agentarmor-status", Version: version()}
+	hello.Params.ClientInfo = mcp.Implementation{Name: name, Version: version()}
 	if _, err := c.Initialize(ctx, hello); err != nil {
+		c.Close()
 		return nil, err
 	}
+	return c, nil
+}
+
+// readStatus fetches the status document.
+func readStatus(ctx context.Context, url, token string) ([]byte, error) {
+	c, err := connect(ctx, url, token, "agentarmor-status")
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return statusResource(ctx, c)
+}
+
+// statusResource reads the status document over a session.
+func statusResource(ctx context.Context, c *client.Client) ([]byte, error) {
 	req := mcp.ReadResourceRequest{}
-	req.Params.URI = "agentarmor://status"
+	req.Params.URI = builtin.StatusURI
 	res, err := c.ReadResource(ctx, req)
 	if err != nil {
 		return nil, err

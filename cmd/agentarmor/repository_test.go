@@ -1,0 +1,165 @@
+package main
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const modulePath = "github.com/agentarmor/agentarmor"
+
+// imports is who may import what, beside the standard library; a path ending in
+// "/" stands for everything below. Tests may import more.
+var imports = map[string][]string{
+	"health":                 nil,
+	"mcpproxy/wire":          nil,
+	"mcpproxy/event":         nil,
+	"mcpproxy/builtin":       {"github.com/mark3labs/mcp-go/"},
+	"mcpproxy":               {modulePath + "/health", modulePath + "/mcpproxy/", "github.com/mark3labs/mcp-go/server", "github.com/yosida95/uritemplate/v3"},
+	"fixtures/badserver":     nil,
+	"fixtures/cmd/badserver": {modulePath + "/fixtures/badserver"},
+	"cmd/agentarmor": {modulePath + "/mcpproxy", modulePath + "/mcpproxy/wire", modulePath + "/mcpproxy/builtin", modulePath + "/health", modulePath + "/fixtures/badserver", // the demo's
+		"github.com/mark3labs/mcp-go/", "github.com/spf13/cobra", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/",
+		"github.com/fsnotify/fsnotify", "github.com/lmittmann/tint"},
+}
+
+// goFiles returns the Go files of the repository that are no tests, by folder.
+func goFiles(t *testing.T) map[string][]string {
+	t.Helper()
+	files := map[string][]string{}
+	err := fs.WalkDir(os.DirFS("../.."), ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name != "." && strings.HasPrefix(d.Name(), "."), d.IsDir() && d.Name() == "testdata":
+			return fs.SkipDir
+		case strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go"):
+			files[path.Dir(name)] = append(files[path.Dir(name)], filepath.Join("../..", name))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func TestImportsPointOneWay(t *testing.T) {
+	for dir, files := range goFiles(t) {
+		allowed, known := imports[dir]
+		if !known {
+			t.Errorf("package %s is not in the import table", dir)
+			continue
+		}
+		for _, file := range files {
+			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, spec := range f.Imports {
+				imported := strings.Trim(spec.Path.Value, `"`)
+				if first, _, _ := strings.Cut(imported, "/"); !strings.Contains(first, ".") {
+					continue
+				}
+				if !slices.ContainsFunc(allowed, func(a string) bool {
+					return a == imported || strings.HasSuffix(a, "/") && strings.HasPrefix(imported, a)
+				}) {
+					t.Errorf("%s must not import %s", file, imported)
+				}
+			}
+		}
+	}
+}
+
+func TestEveryPackageHasAComment(t *testing.T) {
+	for dir, files := range goFiles(t) {
+		documented := false
+		for _, file := range files {
+			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.PackageClauseOnly|parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			documented = documented || f.Doc != nil
+		}
+		if !documented {
+			t.Errorf("package %s has no comment", dir)
+		}
+	}
+}
+
+func TestTopLevelIsFixed(t *testing.T) {
+	want := []string{"README.md", "chaos", "cmd", "fixtures", "go.mod", "go.sum", "health", "llm", "mcpproxy"}
+	entries, err := os.ReadDir("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if ext := path.Ext(e.Name()); ext == ".test" || ext == ".prof" {
+			continue // git ignores them
+		}
+		if !strings.HasPrefix(e.Name(), ".") && !slices.Contains(want, e.Name()) {
+			t.Errorf("%s does not belong at the top level", e.Name())
+		}
+	}
+}
+
+func readme(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// The configurations of the README are pasted by people: each of them loads.
+func TestReadmeConfigurationsLoad(t *testing.T) {
+	blocks := regexp.MustCompile("(?ms)^ *```(json|yaml)\n(.*?)^ *```").FindAllStringSubmatch(readme(t), -1)
+	if len(blocks) < 5 {
+		t.Fatalf("found %d configurations in the README", len(blocks))
+	}
+	env := func(string) (string, bool) { return "x", true }
+	for _, b := range blocks {
+		file := filepath.Join(t.TempDir(), "config."+b[1])
+		text := regexp.MustCompile("(?m)^   ").ReplaceAllString(b[2], "")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		set, err := loadSettings(file, env)
+		if err != nil {
+			t.Errorf("%v in\n%s", err, text)
+		} else if len(set.proxy.Upstreams) == 0 {
+			t.Errorf("no upstream in\n%s", text)
+		}
+	}
+}
+
+// shape is what stays the same between two runs of the demo.
+func shape(output string) []string {
+	var steps []string
+	for line := range strings.Lines(output) {
+		if m := regexp.MustCompile(`^(\d+\. .*): ok \(`).FindStringSubmatch(line); m != nil {
+			steps = append(steps, m[1])
+		}
+	}
+	return steps
+}
+
+// The README shows what the demo prints, and every step of it holds.
+func TestDemoIsAsInTheReadme(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "agentarmor", "demo").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if got, want := shape(string(out)), shape(readme(t)); !slices.Equal(got, want) || len(got) < 6 {
+		t.Errorf("the demo's steps are\n%q\nin the README\n%q", got, want)
+	}
+}
