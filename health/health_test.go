@@ -59,7 +59,9 @@ func TestUnknownClass(t *testing.T) {
 func TestTracker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen []health.State
-		tr := health.NewTracker(health.Starting, health.Options{OnChange: func(s health.Snapshot) { seen = append(seen, s.State) }})
+		tr := health.NewTracker(health.Starting, health.Options{OnChange: func(from health.State, now health.Snapshot) {
+			seen = append(seen, from, now.State)
+		}})
 		born := time.Now().UTC()
 		time.Sleep(time.Second)
 		if !tr.Set(health.Down, "refused", time.Now().Add(3*time.Second)) {
@@ -88,7 +90,7 @@ func TestTracker(t *testing.T) {
 		if s := tr.Snapshot(); s.Since.Equal(born) || s.LastError == "" {
 			t.Errorf("ready: %+v", s)
 		}
-		if diff := cmp.Diff([]health.State{health.Down, health.Down, health.Ready}, seen); diff != "" {
+		if diff := cmp.Diff([]health.State{health.Starting, health.Down, health.Down, health.Down, health.Down, health.Ready}, seen); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -98,7 +100,7 @@ func TestTracker(t *testing.T) {
 func TestOnChangeMayRead(t *testing.T) {
 	var tr *health.Tracker
 	called := false
-	tr = health.NewTracker(health.Starting, health.Options{OnChange: func(health.Snapshot) {
+	tr = health.NewTracker(health.Starting, health.Options{OnChange: func(health.State, health.Snapshot) {
 		called = tr.Snapshot().State == health.Ready
 	}})
 	tr.Set(health.Ready, "", time.Time{})

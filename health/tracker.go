@@ -22,7 +22,7 @@ const (
 
 // Tracker holds the state of one upstream.
 type Tracker struct {
-	onChange func(Snapshot)
+	onChange func(from State, now Snapshot)
 
 	mu sync.Mutex
 	s  Snapshot
@@ -30,10 +30,10 @@ type Tracker struct {
 
 // Options of a Tracker; the zero value is valid.
 type Options struct {
-	// OnChange is told of each change of state, reason or next attempt,
-	// without a lock held. Changes from several goroutines may arrive out of
+	// OnChange is told of each change of state, reason or next attempt and of
+	// the state before, without a lock held. Changes from several goroutines may arrive out of
 	// order: the truth is [Tracker.Snapshot].
-	OnChange func(Snapshot)
+	OnChange func(from State, now Snapshot)
 }
 
 // Snapshot is a Tracker at one moment, as the status document shows it.
@@ -57,11 +57,12 @@ func NewTracker(s State, o Options) *Tracker {
 // tells whether anything has changed.
 func (t *Tracker) Set(s State, reason string, next time.Time) (changed bool) {
 	t.mu.Lock()
+	from := t.s.State
 	changed = t.setLocked(s, reason, next)
 	now := t.snapshotLocked()
 	t.mu.Unlock()
 	if changed && t.onChange != nil {
-		t.onChange(now)
+		t.onChange(from, now)
 	}
 	return changed
 }

@@ -1,7 +1,10 @@
 package mcpproxy
 
 import (
+	"maps"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
@@ -13,7 +16,6 @@ type ask struct {
 	raw    []byte // the upstream's own id
 	token  []byte // its progress token, if it sent one
 	call   *call  // nil when no call caused it
-	client *client
 	id     string // ours towards the client
 	once   sync.Once
 	result func(m wire.Message) // instead of the way back to conn
@@ -59,7 +61,7 @@ func (p *Proxy) asked(c *conn, m wire.Message, via uint64) {
 		return
 	}
 	cl, k, why := p.causer(c, via)
-	if cl == nil && m.Method == "roots/list" && why != "" {
+	if cl == nil && m.Method == "roots/list" && c.onlyLegacyCalls() {
 		p.commonRoots(a)
 		return
 	}
@@ -84,10 +86,14 @@ func (p *Proxy) asked(c *conn, m wire.Message, via uint64) {
 	default:
 		var st wire.Stream
 		if k != nil {
-			st = k.askStarted()
+			if st, ok = k.askStarted(); !ok {
+				a.call = nil
+				a.refuse("the call that caused this request has ended")
+				return
+			}
 		}
 		if cl.ask(a, m.Method, m.Params, st) != nil {
-			a.refuse("the client is gone")
+			a.refuse("the client takes no more requests")
 		}
 	}
 }
@@ -100,17 +106,11 @@ func (p *Proxy) causer(c *conn, via uint64) (cl *client, k *call, why string) {
 		return k.request().c, k, ""
 	}
 	calls := c.routed()
-	if owner := c.in.owner; owner != nil && (len(calls) == 0 || !owner.s.Stateless) {
-		if len(calls) > 0 {
-			return owner, calls[len(calls)-1], ""
+	if len(calls) == 0 {
+		if owner := c.in.owner; owner != nil {
+			return owner, nil, ""
 		}
-		return owner, nil, ""
-	}
-	switch {
-	case len(calls) == 1:
-		return calls[0].request().c, calls[0], ""
-	case len(calls) == 0:
-		if all := p.legacyClients(); len(all) == 1 && c.in.owner == nil {
+		if all := p.legacyClients(); len(all) == 1 && p.cfg.OneClient {
 			return all[0], nil, ""
 		}
 		return nil, nil, "no call of a client is under way that can have caused it"
@@ -118,10 +118,54 @@ func (p *Proxy) causer(c *conn, via uint64) (cl *client, k *call, why string) {
 	first := calls[0].request()
 	for _, other := range calls[1:] {
 		if r := other.request(); r.c != first.c || r.modern || first.modern {
-			return nil, nil, "several clients have calls under way and nothing tells which one caused it"
+			return nil, nil, severalCauses
 		}
 	}
+	if c.in.owner == nil && c.haunted(first.c) {
+		return nil, nil, severalCauses
+	}
 	return first.c, calls[len(calls)-1], ""
+}
+
+const severalCauses = "calls of several clients can have caused it and nothing tells which one did"
+
+// onlyLegacyCalls tells whether everybody whom c serves now can be asked for roots.
+func (c *conn) onlyLegacyCalls() bool {
+	return c.in.owner == nil && !slices.ContainsFunc(c.routed(), func(k *call) bool { return k.request().modern })
+}
+
+// ghostLife is how long a server may still ask on behalf of a call that we gave up.
+const ghostLife = 30 * time.Second
+
+// ghosts remembers the clients whose calls a server was told to give up, but
+// may not have: what it asks next can be theirs.
+type ghosts struct {
+	mu   sync.Mutex
+	last map[*client]time.Time
+}
+
+// abandoned notes that a call of cl was given up.
+func (c *conn) abandoned(cl *client) {
+	c.ghosts.mu.Lock()
+	defer c.ghosts.mu.Unlock()
+	if c.ghosts.last == nil {
+		c.ghosts.last = map[*client]time.Time{}
+	}
+	maps.DeleteFunc(c.ghosts.last, func(_ *client, at time.Time) bool { return time.Since(at) > ghostLife })
+	c.ghosts.last[cl] = time.Now()
+}
+
+// haunted tells whether a call that was given up for another client than cl
+// may still run.
+func (c *conn) haunted(cl *client) bool {
+	c.ghosts.mu.Lock()
+	defer c.ghosts.mu.Unlock()
+	for other, at := range c.ghosts.last {
+		if other != cl && time.Since(at) <= ghostLife {
+			return true
+		}
+	}
+	return false
 }
 
 // legacyClients returns the clients that a server may send requests to.
@@ -136,6 +180,9 @@ func (p *Proxy) legacyClients() []*client {
 	}
 	return out
 }
+
+// rootsWait bounds how long one client may keep the roots of all from a server.
+const rootsWait = 30 * time.Second
 
 // commonRoots answers roots/list of a shared upstream with what all clients
 // have in common: never one client's folders to another's server.
@@ -155,10 +202,14 @@ func (p *Proxy) commonRoots(a *ask) {
 	p.work.Go(func() {
 		defer wire.OnPanic()
 		var common map[string][]byte
+		late := time.After(rootsWait)
 		for range clients {
 			var roots []byte
 			select {
 			case roots = <-answers:
+			case <-late:
+				a.refuse("roots/list refused: not every client tells its roots")
+				return
 			case <-p.ctx.Done():
 				return
 			}
@@ -205,7 +256,7 @@ func joinRoots(roots map[string][]byte) []byte {
 func (p *Proxy) rootsChanged(c *client, m wire.Message) {
 	for _, up := range p.ups() {
 		for _, in := range up.instances() {
-			if conn := in.live(); conn != nil && !conn.modern && (in.owner == nil || in.owner == c) {
+			if conn := in.live(); conn != nil && !conn.modern && in.serves(c) {
 				conn.notify(m.Method, m.Params)
 			}
 		}
@@ -220,13 +271,16 @@ func (k *call) request() *request {
 }
 
 // askStarted pauses the budget while a person is asked, and returns the stream
-// that the question belongs to.
-func (k *call) askStarted() wire.Stream {
+// that the question belongs to; false when the call has ended.
+func (k *call) askStarted() (wire.Stream, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.done {
+		return nil, false
+	}
 	k.asking++
 	k.budget.pause()
-	return k.r.st
+	return k.r.st, true
 }
 
 func (k *call) answeredAsk() {
@@ -252,6 +306,9 @@ func (p *Proxy) dropAsks(k *call) {
 	c.mu.Unlock()
 	for _, a := range void {
 		c.cancelAsk(a, "the call that caused this request has ended")
+		if a.result != nil { // somebody of ours waits
+			a.refuse("the call has ended")
+		}
 	}
 }
 
@@ -264,7 +321,14 @@ func (c *client) cancelAsk(a *ask, reason string) {
 
 // withdrawn handles notifications/cancelled of an upstream for a request it sent.
 func (p *Proxy) withdrawn(c *conn, m wire.Message) {
-	raw := string(wire.Get(m.Params, "requestId"))
+	id := wire.Get(m.Params, "requestId")
+	if id == nil {
+		return
+	}
+	raw := string(id)
+	for _, k := range c.routed() {
+		k.withdrawn(id)
+	}
 	for _, cl := range p.allClients() {
 		cl.mu.Lock()
 		var found *ask

@@ -32,11 +32,10 @@ func echoServer(in io.Reader, out io.Writer) {
 		if err != nil {
 			return
 		}
-		i := bytes.Index(line, []byte(`"id":`))
-		if i < 0 {
+		_, id, ok := bytes.Cut(line, []byte(`"id":`))
+		if !ok {
 			continue
 		}
-		id := line[i+5:]
 		id = id[:bytes.IndexAny(id, ",}")]
 		result := []byte(`{}`)
 		switch {
@@ -65,16 +64,14 @@ func roundTrips(b *testing.B, w io.Writer, r io.Reader, tool string, size int) {
 		}
 	}
 	answer := func() []byte {
-		for {
-			line, err := in.ReadSlice('\n')
-			for err == bufio.ErrBufferFull {
-				line, err = in.ReadSlice('\n')
-			}
-			if err != nil {
-				b.Fatal(err)
-			}
-			return line
+		line, err := in.ReadSlice('\n')
+		for err == bufio.ErrBufferFull {
+			line, err = in.ReadSlice('\n')
 		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		return line
 	}
 	ask(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`)
 	answer()

@@ -26,7 +26,9 @@ type call struct {
 	asking int     // requests of the upstream that wait for the client
 	parked *parked // set once the call has asked a modern client for input
 	extra  []wire.Edit
-	rounds int // input_required rounds answered for a legacy client
+	rounds int             // input_required rounds answered for a legacy client
+	ctx    context.Context // of what waits on the call's behalf; nil: nothing did
+	leave  context.CancelFunc
 }
 
 // target is where a request goes: an upstream, and the member of params that
@@ -58,14 +60,18 @@ func (p *Proxy) forward(r *request, t target) {
 		r.fail(wire.CodeInvalidRequest, "request id "+string(r.id)+" is already in use", nil)
 		return
 	}
-	r.st.OnLeave(func() { k.left(r) })
-	k.budget.start(k.up.callTimeout(k), k.up.maxCallTime(), k.expire)
-	in, err := p.instanceFor(r, k.up)
+	in, err := p.instanceFor(r.c, k.up)
+	k.in = in
 	if err != nil {
 		k.unavailable(health.Open, err.Error(), time.Time{})
 		return
 	}
-	k.in = in
+	k.mu.Lock()
+	if !k.done { // the client may have left already
+		k.budget.start(k.up.callTimeout(k), k.up.maxCallTime(), k.expire)
+	}
+	k.mu.Unlock()
+	r.st.OnLeave(func() { k.left(r) })
 	if conn := in.live(); conn != nil {
 		k.send(conn)
 		return
@@ -83,12 +89,23 @@ func (k *call) left(r *request) {
 	}
 }
 
+// lifetime ends with the call, or with the endpoint.
+func (k *call) lifetime() context.Context {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ctx == nil {
+		k.ctx, k.leave = context.WithCancel(k.p.ctx)
+		if k.done {
+			k.leave()
+		}
+	}
+	return k.ctx
+}
+
 // sendWhenReady waits for the upstream, as long as the budget and its schedule allow.
 func (k *call) sendWhenReady() {
 	defer wire.OnPanic()
-	ctx, cancel := context.WithTimeout(k.p.ctx, k.up.callTimeout(k))
-	defer cancel()
-	conn, err := k.in.await(ctx)
+	conn, err := k.in.await(k.lifetime())
 	if err != nil {
 		k.unavailable(health.NotSent, err.Error(), retryAt(err))
 		return
@@ -198,12 +215,19 @@ func (k *call) meta(conn *conn, id uint64) []byte {
 func (k *call) end() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	return k.endLocked()
+}
+
+func (k *call) endLocked() bool {
 	if k.done {
 		return false
 	}
 	k.done = true
 	k.budget.stop()
-	k.r.c.remove(k.r.id)
+	if k.leave != nil {
+		k.leave()
+	}
+	k.r.c.remove(k)
 	return true
 }
 
@@ -215,10 +239,7 @@ func (k *call) answered(m wire.Message) {
 			return
 		}
 	}
-	if k.hold(m) {
-		return
-	}
-	if !k.end() {
+	if !k.finish(func() { k.answered(m) }) {
 		return
 	}
 	k.p.observe(k, m)
@@ -229,6 +250,9 @@ func (k *call) answered(m wire.Message) {
 func (k *call) response(m wire.Message) []byte {
 	r := k.r
 	if m.Error != nil {
+		if r.modern && !k.conn.modern && string(wire.Get(m.Error, "code")) == "-32042" {
+			return k.visitURLs(m.Error)
+		}
 		return wire.AppendErrorRaw(nil, r.id, k.errorFor(m.Error))
 	}
 	result := m.Result
@@ -286,7 +310,7 @@ func (k *call) failed(err *wire.Error) {
 	}
 	k.in.suspect(k.conn, err)
 	class := health.Classify(evidence(err))
-	k.unavailable(class, err.Error(), k.in.nextAttempt())
+	k.unavailable(class, k.in.secrets.mask(err.Error()), k.in.nextAttempt())
 }
 
 // renewable tells, once, that a lost session is worth a second try.
@@ -343,9 +367,10 @@ func (k *call) stopUpstream(reason string) {
 	conn, id := k.conn, k.id
 	k.mu.Unlock()
 	if conn != nil && conn.forget(id) {
+		conn.abandoned(k.request().c)
 		conn.cancel(id, reason)
-		k.p.dropAsks(k)
 	}
+	k.p.dropAsks(k)
 }
 
 // expire ends the call when its budget is spent.

@@ -80,6 +80,7 @@ func (p *Proxy) Check(ctx context.Context) CheckReport {
 	var wg sync.WaitGroup
 	for i, up := range ups {
 		wg.Go(func() {
+			defer wire.OnPanic()
 			up.settled(ctx)
 			took[i] = time.Since(begin)
 		})

@@ -28,7 +28,8 @@ type client struct {
 	held    [][]byte        // those that came before it was ready
 	nextAsk uint64
 	subs    map[string]subscription // by the URI the client used
-	elicits map[string]bool         // elicitationIds of URL elicitations asked of it
+	elicits map[string]*instance    // who asked for a URL elicitation, by elicitationId
+	mute    bool                    // it will answer nothing any more
 	closed  bool
 }
 
@@ -61,8 +62,8 @@ func (p *Proxy) Closed(s *wire.Session) {
 	p.clientsMu.Unlock()
 	c.mu.Lock()
 	c.closed = true
-	calls, asks, subs := c.calls, c.asks, c.subs
-	c.calls, c.asks, c.subs, c.listens = nil, nil, nil, nil
+	calls, asks, subs, listens := c.calls, c.asks, c.subs, c.listens
+	c.calls, c.asks, c.subs, c.listens, c.held = nil, nil, nil, nil, nil
 	c.mu.Unlock()
 	for _, k := range calls {
 		k.cancel("the client left")
@@ -70,13 +71,34 @@ func (p *Proxy) Closed(s *wire.Session) {
 	for _, a := range asks {
 		a.refuse("the client left")
 	}
+	for _, l := range listens {
+		l.end(false)
+	}
 	if !s.Stateless {
+		p.parking.abandonAll(c)
 		p.links.drop(c)
 		p.closeSessions(c)
 		p.levelsChanged()
 	}
-	if len(subs) > 0 || s.Stateless {
+	if len(subs) > 0 {
 		p.subscriptionsChanged()
+	}
+}
+
+// InputEnded implements [wire.InputEnder]: the client answers nothing any more,
+// so that nobody may wait for it, and its listens end.
+func (p *Proxy) InputEnded(s *wire.Session) {
+	c := p.clientOf(s)
+	c.mu.Lock()
+	c.mute = true
+	asks, listens := c.asks, c.listens
+	c.asks, c.listens, c.held = nil, nil, nil
+	c.mu.Unlock()
+	for _, a := range asks {
+		a.refuse("the client left")
+	}
+	for _, l := range listens {
+		l.end(true)
 	}
 }
 
@@ -94,8 +116,8 @@ func (p *Proxy) allClients() []*client {
 // touch remembers what only a first request tells: the generation of the one
 // client of a stdio endpoint.
 func (c *client) touch(r *request) {
-	if c.p.cfg.OneClient {
-		c.p.first.set(r.modern, r.hop.caps)
+	if c.p.cfg.OneClient && r.modern { // a legacy one tells by initialize
+		c.p.first.set(true, r.hop.caps)
 	}
 }
 
@@ -119,10 +141,12 @@ func (c *client) add(k *call) bool {
 	return true
 }
 
-func (c *client) remove(id []byte) {
+func (c *client) remove(k *call) {
 	c.mu.Lock()
-	delete(c.calls, string(id))
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	if c.calls[string(k.r.id)] == k {
+		delete(c.calls, string(k.r.id))
+	}
 }
 
 // has tells whether the client declared a capability, such as "sampling".
@@ -205,33 +229,36 @@ func (c *client) responded(m wire.Message) {
 	}
 }
 
+// maxAsks bounds the requests that wait for one client.
+const maxAsks = 1000
+
 // ask sends a request of ours to the client, on st if that still takes it,
 // else on the session's own stream.
 func (c *client) ask(a *ask, method string, params []byte, st wire.Stream) error {
+	meta := wire.Get(params, "_meta")
+	a.token = wire.Get(meta, "progressToken")
+	elicitation, _ := wire.String(wire.Get(params, "elicitationId"))
 	c.mu.Lock()
-	if c.closed {
+	if c.closed || c.mute || len(c.asks) >= maxAsks {
 		c.mu.Unlock()
 		return wire.ErrGone
 	}
 	c.nextAsk++
 	a.id = "s" + strconv.FormatUint(c.nextAsk, 10)
-	a.client = c
 	if c.asks == nil {
 		c.asks = map[string]*ask{}
 	}
 	c.asks[a.id] = a
-	if id, ok := wire.String(wire.Get(params, "elicitationId")); ok && method == "elicitation/create" && len(c.elicits) < 1000 {
+	if elicitation != "" && len(c.elicits) < maxAsks {
 		if c.elicits == nil {
-			c.elicits = map[string]bool{}
+			c.elicits = map[string]*instance{}
 		}
-		c.elicits[id] = true
+		c.elicits[elicitation] = a.conn.in
 	}
 	c.mu.Unlock()
 	id := wire.AppendString(nil, a.id)
-	if meta := wire.Get(params, "_meta"); meta != nil {
-		if a.token = wire.Get(meta, "progressToken"); a.token != nil {
-			params = wire.Rewrite(nil, params, wire.Edit{Key: "_meta", Value: wire.Rewrite(nil, meta, wire.Edit{Key: "progressToken", Value: id})})
-		}
+	if a.token != nil {
+		params = wire.Rewrite(nil, params, wire.Edit{Key: "_meta", Value: wire.Rewrite(nil, meta, wire.Edit{Key: "progressToken", Value: id})})
 	}
 	raw := wire.AppendRequest(nil, id, method, params)
 	if c.hold(raw) {
@@ -254,7 +281,7 @@ func (c *client) ask(a *ask, method string, params []byte, st wire.Stream) error
 func (c *client) hold(raw []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ready || c.version == "" || len(c.held) >= 16 {
+	if c.ready || c.version == "" {
 		return false
 	}
 	c.held = append(c.held, raw)

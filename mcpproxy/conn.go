@@ -52,6 +52,7 @@ type conn struct {
 	lists   *lister
 	work    sync.WaitGroup // of what runs beside the calls
 	listen  atomic.Uint64  // id of the open subscriptions/listen, 0 if none
+	ghosts  ghosts
 }
 
 // lastGen numbers the connections of this process.

@@ -55,6 +55,7 @@ func (in *instance) open(ctx context.Context, transport string) (*conn, error) {
 		Message: c.message,
 		Failed:  c.failed,
 		Closed:  c.died,
+		Trouble: func(err *wire.Error) { in.suspect(c, err) },
 	})
 	if err != nil {
 		return nil, err

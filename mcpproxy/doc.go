@@ -41,40 +41,52 @@
 //
 // A client calls github__create_issue; the upstream knows it as create_issue.
 // "2025" is a revision up to 2025-11-25, "2026" is 2026-07-28; M stands for
-// io.modelcontextprotocol.
+// io.modelcontextprotocol. testdata/wire holds the same lines, and tests them.
 //
 // 2025 client, 2025 upstream:
 //
 //	client → {"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"github__create_issue","arguments":{"n":9007199254740993},"_meta":{"progressToken":1}}}
-//	→ upstream {"jsonrpc":"2.0","id":"a3","method":"tools/call","params":{"name":"create_issue","arguments":{"n":9007199254740993},"_meta":{"progressToken":"p3"}}}
-//	upstream → {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p3","progress":0.50}}
+//	→ upstream {"jsonrpc":"2.0","id":"a5","method":"tools/call","params":{"name":"create_issue","arguments":{"n":9007199254740993},"_meta":{"progressToken":"p5"}}}
+//	upstream → {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p5","progress":0.50}}
 //	→ client {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":0.50}}
-//	upstream → {"jsonrpc":"2.0","id":"a3","result":{"content":[{"type":"text","text":"done"}]}}
+//	upstream → {"jsonrpc":"2.0","id":"a5","result":{"content":[{"type":"text","text":"done"}]}}
 //	→ client {"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text","text":"done"}]}}
 //
 // 2025 client, 2026 upstream: the hop's _meta is added, and a result that asks
 // for input is asked of the client before the call is made again.
 //
-//	→ upstream {"jsonrpc":"2.0","id":"a3","method":"tools/call","params":{"name":"create_issue","arguments":{},"_meta":{"progressToken":"p3","M/protocolVersion":"2026-07-28","M/clientInfo":{…},"M/clientCapabilities":{"elicitation":{}}}}}
-//	upstream → {"jsonrpc":"2.0","id":"a3","result":{"resultType":"input_required","inputRequests":{"who":{"method":"elicitation/create","params":{…}}},"requestState":"s"}}
-//	→ client {"jsonrpc":"2.0","id":"s1","method":"elicitation/create","params":{…}}
-//	client → {"jsonrpc":"2.0","id":"s1","result":{"action":"accept","content":{…}}}
-//	→ upstream {"jsonrpc":"2.0","id":"a4","method":"tools/call","params":{"name":"create_issue","arguments":{},"_meta":{…},"requestState":"s","inputResponses":{"who":{"action":"accept","content":{…}}}}}
+//	client → {"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"github__create_issue","arguments":{}}}
+//	→ upstream {"jsonrpc":"2.0","id":"a6","method":"tools/call","params":{"name":"create_issue","arguments":{},"_meta":{"progressToken":"p6","M/protocolVersion":"2026-07-28","M/clientInfo":{"name":"agentarmor","version":"9.9"},"M/clientCapabilities":{"elicitation":{}}}}}
+//	upstream → {"jsonrpc":"2.0","id":"a6","result":{"resultType":"input_required","inputRequests":{"who":{"method":"elicitation/create","params":{"message":"Who?","requestedSchema":{"type":"object","properties":{}}}}},"requestState":"s"}}
+//	→ client {"jsonrpc":"2.0","id":"s1","method":"elicitation/create","params":{"message":"Who?","requestedSchema":{"type":"object","properties":{}}}}
+//	client → {"jsonrpc":"2.0","id":"s1","result":{"action":"accept","content":{}}}
+//	→ upstream {"jsonrpc":"2.0","id":"a7","method":"tools/call","params":{"name":"create_issue","arguments":{},"_meta":{"progressToken":"p7","M/protocolVersion":"2026-07-28","M/clientInfo":{"name":"agentarmor","version":"9.9"},"M/clientCapabilities":{"elicitation":{}}},"requestState":"s","inputResponses":{"who":{"action":"accept","content":{}}}}}
+//	upstream → {"jsonrpc":"2.0","id":"a7","result":{"resultType":"complete","content":[{"type":"text","text":"done"}]}}
+//	→ client {"jsonrpc":"2.0","id":7,"result":{"resultType":"complete","content":[{"type":"text","text":"done"}]}}
 //
-// 2026 client, 2025 upstream: the hop's _meta is removed; a question of the upstream
-// in mid-call ends the client's request while the upstream's is kept.
+// 2026 client, 2025 upstream: the hop's _meta is removed; a question of the
+// upstream in mid-call ends the client's request while the upstream's is kept.
 //
 //	client → {"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"github__create_issue","arguments":{},"_meta":{"M/protocolVersion":"2026-07-28","M/clientCapabilities":{"elicitation":{}}}}}
-//	→ upstream {"jsonrpc":"2.0","id":"a3","method":"tools/call","params":{"name":"create_issue","arguments":{},"_meta":{"progressToken":"p3"}}}
-//	upstream → {"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{…}}
-//	→ client {"jsonrpc":"2.0","id":7,"result":{"resultType":"input_required","inputRequests":{"a1":{"method":"elicitation/create","params":{…}}},"requestState":"v1.<id>.<mac>","_meta":{"M/serverInfo":{…}}}}
-//	client → {"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"github__create_issue","arguments":{},"_meta":{…},"requestState":"v1.<id>.<mac>","inputResponses":{"a1":{"action":"accept","content":{…}}}}}
-//	→ upstream {"jsonrpc":"2.0","id":1,"result":{"action":"accept","content":{…}}}
-//	upstream → {"jsonrpc":"2.0","id":"a3","result":{"content":[…]}}
-//	→ client {"jsonrpc":"2.0","id":8,"result":{"content":[…],"_meta":{"M/serverInfo":{…}},"resultType":"complete"}}
+//	→ upstream {"jsonrpc":"2.0","id":"a5","method":"tools/call","params":{"name":"create_issue","arguments":{},"_meta":{"progressToken":"p5"}}}
+//	upstream → {"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{"message":"Who?","requestedSchema":{"type":"object","properties":{}}}}
+//	→ client {"jsonrpc":"2.0","id":7,"result":{"resultType":"input_required","inputRequests":{"a1":{"method":"elicitation/create","params":{"message":"Who?","requestedSchema":{"type":"object","properties":{}}}}},"requestState":"v1.<id>.<mac>","_meta":{"M/serverInfo":{"name":"agentarmor","version":"9.9"}}}}
+//	client → {"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"github__create_issue","arguments":{},"_meta":{"M/protocolVersion":"2026-07-28","M/clientCapabilities":{"elicitation":{}}},"requestState":"v1.<id>.<mac>","inputResponses":{"a1":{"action":"accept","content":{}}}}}
+//	→ upstream {"jsonrpc":"2.0","id":1,"result":{"action":"accept","content":{}}}
+//	upstream → {"jsonrpc":"2.0","id":"a5","result":{"content":[{"type":"text","text":"done"}]}}
+//	→ client {"jsonrpc":"2.0","id":8,"result":{"content":[{"type":"text","text":"done"}],"_meta":{"M/serverInfo":{"name":"agentarmor","version":"9.9"}},"resultType":"complete"}}
 //
-// 2026 client, 2026 upstream: as the first, with the client's capabilities
-// verbatim in _meta; a requestState is wrapped as u1.<upstream>.<mac>.<state>.
+// 2026 client, 2026 upstream: the client's capabilities pass verbatim, and a
+// requestState is bound to its upstream (Z2l0aHVi is github) and principal.
+//
+//	client → {"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"github__create_issue","arguments":{},"_meta":{"M/protocolVersion":"2026-07-28","M/clientCapabilities":{"elicitation":{}}}}}
+//	→ upstream {"jsonrpc":"2.0","id":"a6","method":"tools/call","params":{"name":"create_issue","arguments":{},"_meta":{"M/protocolVersion":"2026-07-28","M/clientCapabilities":{"elicitation":{}},"progressToken":"p6","M/clientInfo":{"name":"agentarmor","version":"9.9"}}}}
+//	upstream → {"jsonrpc":"2.0","id":"a6","result":{"resultType":"input_required","requestState":"s"}}
+//	→ client {"jsonrpc":"2.0","id":7,"result":{"resultType":"input_required","requestState":"u1.Z2l0aHVi.<mac>.s","_meta":{"M/serverInfo":{"name":"agentarmor","version":"9.9"}}}}
+//	client → {"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"github__create_issue","arguments":{},"_meta":{"M/protocolVersion":"2026-07-28","M/clientCapabilities":{"elicitation":{}}},"requestState":"u1.Z2l0aHVi.<mac>.s"}}
+//	→ upstream {"jsonrpc":"2.0","id":"a7","method":"tools/call","params":{"name":"create_issue","arguments":{},"_meta":{"M/protocolVersion":"2026-07-28","M/clientCapabilities":{"elicitation":{}},"progressToken":"p7","M/clientInfo":{"name":"agentarmor","version":"9.9"}},"requestState":"s"}}
+//	upstream → {"jsonrpc":"2.0","id":"a7","result":{"resultType":"complete","content":[{"type":"text","text":"done"}]}}
+//	→ client {"jsonrpc":"2.0","id":8,"result":{"resultType":"complete","content":[{"type":"text","text":"done"}],"_meta":{"M/serverInfo":{"name":"agentarmor","version":"9.9"}}}}
 //
 // # Concurrency and shutdown
 //

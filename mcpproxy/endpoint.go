@@ -43,11 +43,23 @@ func (p *Proxy) HTTP(o HTTPOptions) http.Handler {
 	p.transports.mu.Unlock()
 	mux := http.NewServeMux()
 	h.Mount(mux)
-	mux.Handle("GET /healthz", h.Guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	mux.Handle("/healthz", h.Guard(getOnly(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte("ok\n")) // the prober may have left
 	})))
-	mux.Handle("GET /readyz", h.Guard(http.HandlerFunc(p.readyz)))
+	mux.Handle("/readyz", h.Guard(getOnly(p.readyz)))
+	mux.Handle("/", h.Guard(http.NotFoundHandler())) // foreign pages learn nothing here either
 	return mux
+}
+
+func getOnly(f http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.Header().Set("Allow", "GET, HEAD")
+			http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
+			return
+		}
+		f(w, r)
+	})
 }
 
 // readyz is 200 once every enabled upstream has been ready or has a known

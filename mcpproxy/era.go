@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -130,7 +131,7 @@ func (a *attempt) lastResort(first, second era) (*conn, error) {
 		}
 	}
 	if first == eraModern && second == eraUnknown {
-		return nil, a.modernErr
+		return nil, fmt.Errorf("it does not speak %s: %w", wire.Modern, a.modernErr)
 	}
 	return nil, cmp.Or(a.legacyErr, a.modernErr)
 }

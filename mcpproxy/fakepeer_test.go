@@ -318,10 +318,10 @@ func supervise(t *testing.T, srv *fakeServer, cfg UpstreamConfig, more ...func(*
 			defer h.mu.Unlock()
 			h.listings, h.told = append(h.listings, l), append(h.told, told != 0)
 		},
-		state: func(in *instance) {
+		state: func(_ *instance, _ health.State, now health.Snapshot) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			h.states = append(h.states, in.tracker.Snapshot().State)
+			h.states = append(h.states, now.State)
 		},
 		lost: func(*conn) {
 			h.mu.Lock()

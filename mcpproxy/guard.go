@@ -67,7 +67,7 @@ func (b *budget) spent() time.Duration {
 // that says what, why, whether it was executed and when to try again; for other
 // methods an error with the same data.
 func (k *call) unavailable(class health.Class, reason string, retryAt time.Time) {
-	if !k.end() {
+	if !k.finish(func() { k.unavailable(class, reason, retryAt) }) {
 		return
 	}
 	k.p.observeFailure(k, class, reason)
@@ -94,7 +94,7 @@ func (k *call) unavailable(class health.Class, reason string, retryAt time.Time)
 func (k *call) text(class health.Class, reason string, retryAt time.Time) string {
 	var b strings.Builder
 	executed := class.Executed()
-	fmt.Fprintf(&b, "%s is unavailable: upstream %s, %s.", k.asClients, k.up.cfg.Name, clip(reason, 120))
+	fmt.Fprintf(&b, "%s is unavailable: upstream %s, %s.", clip(k.asClients, 80), k.up.cfg.Name, clip(reason, 120))
 	switch executed {
 	case "no":
 		b.WriteString(" It was not executed.")

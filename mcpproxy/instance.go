@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -28,6 +27,7 @@ type instance struct {
 	owner   *client // whose own instance it is; nil: shared
 	tracker *health.Tracker
 	log     *slog.Logger
+	secrets secrets
 	hopMeta []byte // _meta of our own requests to a modern server
 	dial    func(ctx context.Context, transport string, ev wire.Events) (wire.Peer, error)
 	ids     atomic.Uint64        // of requests to the upstream
@@ -85,8 +85,8 @@ type hooks struct {
 	// listed takes a new complete listing; told are the lists whose change the
 	// server announced.
 	listed func(in *instance, l *listing, told kindSet)
-	// state tells that the status has changed.
-	state func(in *instance)
+	// state tells that the state was entered from another, or renewed.
+	state func(in *instance, from health.State, now health.Snapshot)
 	// lost tells that a connection is gone, after all its waiters have failed.
 	lost func(c *conn)
 }
@@ -100,22 +100,6 @@ type instanceStatus struct {
 	Pid       int             `json:"pid"`
 	Stderr    []string        `json:"stderr,omitempty"`
 	Skipped   int             `json:"skipped_lines"`
-}
-
-// unavailable is why there is no connection to use.
-type unavailable struct {
-	upstream string
-	state    health.State
-	reason   string
-	retryAt  time.Time // zero: unknown or never
-}
-
-func (e *unavailable) Error() string {
-	s := fmt.Sprintf("%s is %s", e.upstream, e.state)
-	if e.reason != "" {
-		s += " (" + e.reason + ")"
-	}
-	return s
 }
 
 // phase is what run is at.
@@ -141,12 +125,15 @@ func newInstance(o instanceOptions) *instance {
 	in.fillDefaults()
 	in.dial = in.dialWire
 	in.hopMeta = hopMetaJSON(o.version)
+	in.secrets = secretsOf(o.cfg)
 	in.era = rememberedEra(o.remembered)
 	state := health.Starting
 	if o.cfg.Disabled {
 		state, in.phase = health.Disabled, ended
 	}
-	in.tracker = health.NewTracker(state, health.Options{OnChange: func(health.Snapshot) { in.o.hooks.state(in) }})
+	in.tracker = health.NewTracker(state, health.Options{OnChange: func(from health.State, now health.Snapshot) {
+		in.o.hooks.state(in, from, now)
+	}})
 	return in
 }
 
@@ -163,7 +150,7 @@ func (in *instance) fillDefaults() {
 		h.listed = func(*instance, *listing, kindSet) {}
 	}
 	if h.state == nil {
-		h.state = func(*instance) {}
+		h.state = func(*instance, health.State, health.Snapshot) {}
 	}
 	if h.lost == nil {
 		h.lost = func(*conn) {}
@@ -175,7 +162,7 @@ func (in *instance) fillDefaults() {
 func (in *instance) start(ctx context.Context) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.phase == ended || in.cancel != nil {
+	if in.phase == ended || in.cancel != nil || in.stopCtx != nil { // disabled, running, being stopped
 		return
 	}
 	ctx, in.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -253,15 +240,6 @@ func (in *instance) awaitOther(ctx context.Context, old *conn) (*conn, error) {
 	}
 }
 
-func (in *instance) unavailable() *unavailable {
-	s := in.tracker.Snapshot()
-	e := &unavailable{upstream: in.o.cfg.Name, state: s.State, reason: s.Reason}
-	if s.NextAttempt != nil {
-		e.retryAt = *s.NextAttempt
-	}
-	return e
-}
-
 // pokeEvery bounds how often calls may pull a start forward.
 const pokeEvery = 5 * time.Second
 
@@ -283,7 +261,7 @@ func (in *instance) poke() bool {
 }
 
 // suspect reports that a call over c failed in transport. It may cost the
-// connection: calls under way keep it until they are done.
+// connection, see watch: calls under way keep it until they are done.
 func (in *instance) suspect(c *conn, err *wire.Error) {
 	refused := err.Kind == wire.HTTPStatus && (isAuth(err) || isThrottled(err))
 	lost := (err.Kind == wire.NotSent || err.Kind == wire.Lost) && c.transport != "stdio"
@@ -338,7 +316,7 @@ func (in *instance) status() instanceStatus {
 			s.Protocol, s.Server = c.version, c.server
 		}
 	}
-	s.Pid, s.Stderr, s.Skipped = stats.Pid, stats.Stderr, stats.Skipped
+	s.Pid, s.Stderr, s.Skipped = stats.Pid, in.secrets.lines(slices.Clone(stats.Stderr)), stats.Skipped
 	return s
 }
 

@@ -297,68 +297,6 @@ func TestSessionLostAtOnceBacksOff(t *testing.T) {
 	})
 }
 
-func TestSuspect(t *testing.T) {
-	for _, tt := range []struct {
-		name      string
-		err       wire.Error
-		transport string
-		want      health.State
-	}{
-		{"refused", wire.Error{Kind: wire.NotSent}, "http", health.Down},
-		{"lost", wire.Error{Kind: wire.Lost}, "http", health.Down},
-		{"not sent on stdio", wire.Error{Kind: wire.NotSent}, "stdio", health.Ready},
-		{"401", wire.Error{Kind: wire.HTTPStatus, Status: 401}, "http", health.NeedsAuth},
-		{"429", wire.Error{Kind: wire.HTTPStatus, Status: 429, RetryAfter: 7 * time.Second}, "http", health.Throttled},
-		{"500", wire.Error{Kind: wire.HTTPStatus, Status: 500}, "http", health.Ready},
-		{"malformed", wire.Error{Kind: wire.Malformed}, "http", health.Ready},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				cfg := UpstreamConfig{Protocol: "legacy"}
-				if tt.transport == "http" {
-					cfg.URL = "http://127.0.0.1/mcp"
-				}
-				tt.err.Err = errors.New("trouble")
-				h := supervise(t, newLegacyServer(), cfg)
-				c, _ := h.await(t.Context())
-				synctest.Wait()
-				h.suspect(c, &tt.err)
-				synctest.Wait()
-				if h.state() != tt.want {
-					t.Errorf("state %s, want %s", h.state(), tt.want)
-				}
-				if usable := h.live() != nil; usable != (tt.want == health.Ready) {
-					t.Errorf("live: %v", usable)
-				}
-				h.end()
-			})
-		})
-	}
-}
-
-// After a 429 the same connection is used again, when the server said so.
-func TestThrottledServiceResumes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := supervise(t, newLegacyServer(), UpstreamConfig{URL: "http://127.0.0.1/mcp", Protocol: "legacy"})
-		c, _ := h.await(t.Context())
-		synctest.Wait()
-		h.suspect(c, &wire.Error{Kind: wire.HTTPStatus, Status: 429, RetryAfter: 7 * time.Second})
-		synctest.Wait()
-		_, err := h.await(t.Context())
-		if u, ok := errors.AsType[*unavailable](err); !ok || time.Until(u.retryAt) != 7*time.Second {
-			t.Errorf("await: %+v", err)
-		}
-		settle(7*time.Second + time.Millisecond)
-		if h.live() != c || h.state() != health.Ready || h.srv.count("initialize") != 1 {
-			t.Errorf("live %v, %s", h.live() == c, h.state())
-		}
-		if diff := cmp.Diff([]int{1, 1}, h.toolCounts()); diff != "" || h.srv.count("tools/list") != 1 {
-			t.Errorf("its listing is published again, and not asked for: %s", diff)
-		}
-		h.end()
-	})
-}
-
 func TestWantedSurvivesReconnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newLegacyServer()

@@ -1,11 +1,9 @@
 package mcpproxy
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -23,8 +21,8 @@ var listTable = [kinds]struct{ method, capability, changed string }{
 	templates: {"resources/templates/list", "resources", "notifications/resources/list_changed"},
 }
 
-// maxPages bounds one list, whatever cursors the server makes up.
-const maxPages = 1000
+// minAge bounds how often lists are asked for because they are old.
+const minAge = 30 * time.Second
 
 // lister keeps the listing of one connection up to date. However often a list
 // is announced as changed, one round is under way and at most one waits.
@@ -47,12 +45,6 @@ type lister struct {
 type standing struct {
 	state  health.State
 	reason string
-}
-
-// cacheHint is what a list says about itself (2026-07-28, caching).
-type cacheHint struct {
-	ttl    int64 // ms, -1 if not given
-	public bool
 }
 
 // kindSet is a set of lists.
@@ -120,7 +112,7 @@ func (l *lister) run(ctx context.Context) {
 	offered := l.offered()
 	due, told := offered, kindSet(0)
 	var failed, owed kindSet // owed: announced, and failed since
-	var again <-chan time.Time
+	var again, stale <-chan time.Time
 	for {
 		owed |= told & offered
 		failed = l.round(ctx, due, offered, owed)
@@ -132,17 +124,42 @@ func (l *lister) run(ctx context.Context) {
 		} else {
 			again = time.After(max(pace.next(), l.retryAfter()))
 		}
+		aging, age := l.aging(offered)
+		stale = nil
+		if aging != 0 {
+			stale = time.After(age)
+		}
 		for due = 0; due == 0; due &= offered {
 			select {
 			case <-ctx.Done():
 				return
 			case <-again:
 				due, told = failed, 0
+			case <-stale:
+				due, told = aging, 0
 			case <-l.wake:
 				due, told = l.take()
 			}
 		}
 	}
+}
+
+// aging returns the lists whose change nobody announces, and when the first of
+// them is no longer fresh by the server's own word. Less than a second says
+// "do not cache" rather than "ask again at once".
+func (l *lister) aging(offered kindSet) (set kindSet, age time.Duration) {
+	for k := range kinds {
+		ttl := time.Duration(l.hints[k].ttl) * time.Millisecond
+		if !l.c.modern || !(offered & l.listed).has(k) || ttl < time.Second ||
+			declared(l.c.capabilities, listTable[k].capability, "listChanged") {
+			continue
+		}
+		if set == 0 || ttl < age {
+			age = ttl
+		}
+		set.add(k)
+	}
+	return set, max(age, minAge)
 }
 
 // offered is what the server's capabilities declare.
@@ -264,80 +281,4 @@ func (l *lister) retryAfter() (d time.Duration) {
 		}
 	}
 	return d
-}
-
-// fetch gets all pages of one list.
-func (l *lister) fetch(ctx context.Context, k listKind) (entries []json.RawMessage, h cacheHint, err error) {
-	var params, last []byte
-	h = cacheHint{ttl: -1}
-	seen := map[string]bool{}
-	for range maxPages {
-		m, err := l.page(ctx, k, params)
-		if err != nil {
-			return nil, h, err
-		}
-		if m.Error != nil {
-			e := parseRPCError(m.Error)
-			if e.code == wire.CodeMethodNotFound && k != tools {
-				return nil, h, nil // many declare resources and have no templates
-			}
-			return nil, h, e
-		}
-		if bytes.Equal(m.Result, last) {
-			return entries, h, nil // its cursor leads to where it came from
-		}
-		last = m.Result
-		page := wire.Get(m.Result, kindTable[k].member)
-		if len(page) == 0 || page[0] != '[' {
-			return nil, h, fmt.Errorf("the result has no %s", kindTable[k].member)
-		}
-		for e := range wire.Elements(bytes.Clone(page)) {
-			entries = append(entries, e)
-		}
-		if len(seen) == 0 {
-			h = readCacheHint(m.Result)
-		}
-		cursor := wire.Get(m.Result, "nextCursor")
-		if cursor == nil || string(cursor) == "null" || seen[string(cursor)] {
-			return entries, h, nil
-		}
-		seen[string(cursor)] = true
-		params = append(append([]byte(`{"cursor":`), cursor...), '}')
-	}
-	l.c.in.log.Warn("a list has too many pages, the rest is left out", "list", listTable[k].method)
-	return entries, h, nil
-}
-
-// page makes one request, within the time of a call.
-func (l *lister) page(ctx context.Context, k listKind, params []byte) (wire.Message, error) {
-	in := l.c.in
-	budget := in.callTimeout()
-	ctx, cancel := context.WithTimeoutCause(ctx, budget, fmt.Errorf("no answer within %v", budget))
-	defer cancel()
-	m, err := l.c.call(ctx, listTable[k].method, params)
-	if e, ok := errors.AsType[*wire.Error](err); ok {
-		in.failedOwn(l.c, e)
-	}
-	return m, err
-}
-
-func readCacheHint(result []byte) cacheHint {
-	var r struct {
-		TTL   *int64 `json:"ttlMs"`
-		Scope string `json:"cacheScope"`
-	}
-	_ = json.Unmarshal(result, &r) // what is missing or odd gives no hint
-	h := cacheHint{ttl: -1, public: r.Scope == "public"}
-	if r.TTL != nil {
-		h.ttl = max(*r.TTL, 0)
-	}
-	return h
-}
-
-// declared tells whether a capability is there, and neither null nor false.
-func declared(caps []byte, path ...string) bool {
-	for _, name := range path {
-		caps = wire.Get(caps, name)
-	}
-	return caps != nil && string(caps) != "null" && string(caps) != "false"
 }

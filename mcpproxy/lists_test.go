@@ -194,26 +194,56 @@ func TestEndlessPagesAreBounded(t *testing.T) {
 	})
 }
 
+// The first list has what is left of the start's time, each later try that of
+// a call.
 func TestHangingListHasABudget(t *testing.T) {
+	const startup = 10 * time.Second
 	for _, budget := range []time.Duration{100 * time.Millisecond, 45 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			srv := newLegacyServer()
 			srv.silent("tools/list")
-			h := supervise(t, srv, UpstreamConfig{Protocol: "legacy", CallTimeout: budget})
-			settle(budget - time.Millisecond)
+			h := supervise(t, srv, UpstreamConfig{Protocol: "legacy", StartupTimeout: startup, CallTimeout: budget})
+			settle(startup - time.Millisecond)
 			if h.state() != health.Starting {
-				t.Errorf("before %v: %s", budget, h.state())
+				t.Errorf("before %v: %s", startup, h.state())
 			}
 			settle(2 * time.Millisecond)
-			if s := h.status(); s.State != health.Degraded || !strings.Contains(s.Reason, "no answer within "+budget.String()) {
-				t.Errorf("after %v: %+v", budget, s)
+			if s := h.status(); s.State != health.Degraded || !strings.Contains(s.Reason, errStartup.Error()) {
+				t.Errorf("after %v: %+v", startup, s)
 			}
-			if n := len(srv.peer().sent("notifications/cancelled")); n != 1 {
+			settle(600*time.Millisecond + budget) // the pause before the second try is 0.5 s ± 20 %
+			if s := h.status(); !strings.Contains(s.Reason, "no answer within "+budget.String()) {
+				t.Errorf("after %v more: %+v", budget, s)
+			}
+			if n := len(srv.peer().sent("notifications/cancelled")); n != 2 {
 				t.Errorf("cancelled %d times", n)
 			}
 			h.end()
 		})
 	}
+}
+
+// A server that is slow to start may be slow to list, too.
+func TestFirstListIsPartOfTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newLegacyServer()
+		srv.on["tools/list"] = func(p *fakePeer, id uint64, _ wire.Message) {
+			time.Sleep(8 * time.Second)
+			p.result(id, oneTool)
+		}
+		h := supervise(t, srv, UpstreamConfig{Protocol: "legacy", CallTimeout: 2 * time.Second})
+		settle(8*time.Second + time.Millisecond)
+		if h.state() != health.Ready || srv.count("tools/list") != 1 {
+			t.Errorf("%s after %d lists", h.state(), srv.count("tools/list"))
+		}
+		srv.peer().say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		settle(2*time.Second + time.Millisecond)
+		if s := h.status(); s.State != health.Degraded || !strings.Contains(s.Reason, "no answer within 2s") {
+			t.Errorf("a later list: %+v", s)
+		}
+		h.end()
+		settle(8 * time.Second) // until the fake server is done with it
+	})
 }
 
 func TestMalformedListIsAnError(t *testing.T) {
@@ -310,4 +340,36 @@ func TestReopenedListenLists(t *testing.T) {
 		}
 		h.end()
 	})
+}
+
+// Without list_changed, a modern server's own ttlMs says when to look again:
+// at most every 30 s, and never for a list that asks not to be kept.
+func TestAgedListsAreFetchedAgain(t *testing.T) {
+	const plain = `"tools":{},"prompts":{"listChanged":true}`
+	for _, tt := range []struct {
+		name, caps, ttl string
+		want            int // tools/list in 10 minutes
+	}{
+		{"a minute", plain, "60000", 11},
+		{"two seconds", plain, "2000", 21},
+		{"at once", plain, "0", 1},
+		{"none given", plain, "null", 1},
+		{"beyond any clock", plain, "9223372036854775807", 1},
+		{"announced", `"tools":{"listChanged":true}`, "60000", 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := newModernServer()
+				srv.result("server/discover", `{"supportedVersions":["2026-07-28"],"capabilities":{`+tt.caps+`}}`)
+				srv.result("tools/list", `{"tools":[],"ttlMs":`+tt.ttl+`}`)
+				srv.result("prompts/list", `{"prompts":[],"ttlMs":1000}`)
+				h := supervise(t, srv, UpstreamConfig{})
+				settle(10*time.Minute + time.Second)
+				if n := srv.count("tools/list"); n != tt.want || srv.count("prompts/list") > 1 {
+					t.Errorf("tools listed %d times, prompts %d, want %d and at most 1", n, srv.count("prompts/list"), tt.want)
+				}
+				h.end()
+			})
+		})
+	}
 }

@@ -1,6 +1,8 @@
 package mcpproxy
 
 import (
+	"bytes"
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -34,8 +36,8 @@ type parked struct {
 	pending []question // asked of the client, not answered
 	batch   *time.Timer
 	life    *time.Timer
-	token   string        // id of the requestState the client holds; "" while the call runs
-	final   *wire.Message // the upstream's answer, come while the client was away
+	token   string // id of the requestState the client holds; "" while the call runs
+	final   func() // gives the outcome, come while the client was away
 }
 
 // question is one request of the upstream and the key the client knows it by.
@@ -66,16 +68,18 @@ func (d *parked) waiting() bool { return d.token != "" }
 func (k *call) askByRetry(a *ask, m wire.Message) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	a.call = nil // its budget is paused by the parking
 	if k.done {
-		a.call = nil
-		k.p.work.Go(func() { a.refuse("the call has ended") })
+		k.p.work.Go(func() {
+			defer wire.OnPanic()
+			a.refuse("the call has ended")
+		})
 		return
 	}
 	if k.parked == nil {
 		k.parked = &parked{k: k}
 	}
 	d := k.parked
-	a.call = nil // its budget is paused by the parking
 	raw := append([]byte(`{"method":`), wire.AppendString(nil, m.Method)...)
 	if m.Params != nil {
 		raw = append(append(raw, `,"params":`...), m.Params...)
@@ -109,60 +113,105 @@ func (k *call) park() {
 	d.life = time.AfterFunc(parkLife, k.abandon)
 	r := k.r
 	state := "v1." + token + "." + k.p.parking.sign(token, r, k.conn.gen)
+	result := k.p.inputRequiredResult(d.pending, state)
+	r.c.remove(k)
 	k.mu.Unlock()
-	r.c.remove(r.id)
-	r.answer(k.inputRequiredResult(state))
+	r.answer(result)
 }
 
-func (k *call) inputRequiredResult(state string) []byte {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+// inputRequiredResult asks a modern client; state "" is left out.
+func (p *Proxy) inputRequiredResult(questions []question, state string) []byte {
 	out := []byte(`{"resultType":"input_required","inputRequests":{`)
-	for i, q := range k.parked.pending {
+	for i, q := range questions {
 		if i > 0 {
 			out = append(out, ',')
 		}
 		out = wire.AppendString(out, q.key)
 		out = append(append(out, ':'), q.raw...)
 	}
-	out = append(out, `},"requestState":`...)
-	out = wire.AppendString(out, state)
+	out = append(out, '}')
+	if state != "" {
+		out = wire.AppendString(append(out, `,"requestState":`...), state)
+	}
 	out = append(out, `,"_meta":{"`+wire.MetaPrefix+`serverInfo":`...)
-	out = append(out, k.p.serverInfo...)
+	out = append(out, p.serverInfo...)
 	return append(out, "}}"...)
+}
+
+// visitURLs answers a modern client where a legacy server ended the call with
+// -32042, "URL elicitation required", a code of 2025-11-25 only: the URLs are
+// asked as input, and the retry calls anew.
+func (k *call) visitURLs(object []byte) []byte {
+	r := k.r
+	var questions []question
+	for params := range wire.Elements(wire.Get(wire.Get(object, "data"), "elicitations")) {
+		if params[0] != '{' {
+			continue
+		}
+		raw := append([]byte(`{"method":"elicitation/create","params":`), params...)
+		questions = append(questions, question{key: "a" + strconv.Itoa(len(questions)+1), raw: append(raw, '}')})
+	}
+	if len(questions) == 0 || !has(wire.Get(r.hop.caps, "elicitation"), "url") {
+		return wire.AppendError(nil, r.id, wire.CodeInvalidParams,
+			"AgentArmor: the server asks for a visit to a URL first (URL elicitation), which this client does not support", wire.Get(object, "data"))
+	}
+	return wire.AppendResult(nil, r.id, k.p.inputRequiredResult(questions, ""))
 }
 
 // abandon gives up on a client that did not come back: the upstream is told.
 func (k *call) abandon() {
 	defer wire.OnPanic()
 	k.mu.Lock()
-	token := k.parked.token
-	k.mu.Unlock()
-	if token == "" || !k.p.parking.take(token, k) {
-		return
+	d := k.parked
+	mine := d.waiting() && k.p.parking.take(d.token, k) && k.endLocked()
+	if mine {
+		d.life.Stop()
 	}
-	if k.end() {
+	k.mu.Unlock()
+	if mine {
 		k.stopUpstream("the client did not bring the input asked for")
 	}
 }
 
-// hold keeps the answer of the upstream until the client comes back for it.
-func (k *call) hold(m wire.Message) bool {
+// abandonAll gives up the parked calls of c, of everybody when c is nil.
+func (g *parking) abandonAll(c *client) {
+	g.mu.Lock()
+	var calls []*call
+	for _, k := range g.calls {
+		if c == nil || k.r.c == c {
+			calls = append(calls, k)
+		}
+	}
+	g.mu.Unlock()
+	for _, k := range calls {
+		k.abandon()
+	}
+}
+
+// withdrawn forgets a question that the upstream no longer asks.
+func (k *call) withdrawn(raw []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	d := k.parked
-	if d == nil {
-		return false
+	if k.parked != nil {
+		k.parked.pending = slices.DeleteFunc(k.parked.pending, func(q question) bool { return bytes.Equal(q.ask.raw, raw) })
 	}
-	if d.batch != nil { // the server gave up its question at once
-		d.batch.Stop()
-		d.batch = nil
+}
+
+// finish ends the call with an outcome; true means that the caller is to give
+// it now. While the client is away to bring input, the outcome is kept for it.
+func (k *call) finish(outcome func()) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if d := k.parked; d != nil && !k.done {
+		if d.waiting() {
+			if d.final == nil {
+				d.final = outcome
+			}
+			return false
+		}
+		d.pending = nil // the server gave up its questions: there is nothing to park for
 	}
-	if !d.waiting() || k.done {
-		return false
-	}
-	d.final = &m
-	return true
+	return k.endLocked()
 }
 
 // put parks k under a fresh token; false when its principal has too many.
@@ -251,6 +300,13 @@ func (k *call) resume(r *request) {
 		return
 	}
 	k.r = r
+	if !r.c.add(k) {
+		k.endLocked()
+		k.mu.Unlock()
+		r.fail(wire.CodeInvalidRequest, "request id "+string(r.id)+" is already in use", nil)
+		k.stopUpstream("duplicate request id")
+		return
+	}
 	k.budget.resume()
 	final := d.final
 	var answered []question
@@ -267,17 +323,9 @@ func (k *call) resume(r *request) {
 		d.batch = time.AfterFunc(parkBatch, k.park)
 	}
 	k.mu.Unlock()
-	if !r.c.add(k) {
-		r.fail(wire.CodeInvalidRequest, "request id "+string(r.id)+" is already in use", nil)
-		k.mu.Lock()
-		k.done = true
-		k.mu.Unlock()
-		k.stopUpstream("duplicate request id")
-		return
-	}
 	r.st.OnLeave(func() { k.left(r) })
 	if final != nil {
-		k.answered(*final)
+		final()
 		return
 	}
 	for i, q := range answered {
@@ -312,11 +360,11 @@ func (k *call) inputRequired(m wire.Message) {
 		k.unavailable(health.Malformed, "the server asks for input without end", time.Time{})
 		return
 	}
-	k.p.work.Go(func() { k.gather(requests) })
+	k.p.work.Go(func() { k.gather(k.lifetime(), requests) })
 }
 
 // gather asks a legacy client for each input and calls the upstream again.
-func (k *call) gather(requests []byte) {
+func (k *call) gather(ctx context.Context, requests []byte) {
 	defer wire.OnPanic()
 	type reply struct {
 		key string
@@ -332,10 +380,15 @@ func (k *call) gather(requests []byte) {
 			n++
 			method, _ := wire.String(wire.Get(req, "method"))
 			a := &ask{conn: k.conn, call: k, result: func(m wire.Message) { replies <- reply{key, m} }}
-			st := k.askStarted()
+			st, ok := k.askStarted()
+			if !ok {
+				return
+			}
 			caps := k.r.c.capabilities()
-			if needs[method] == "" || !has(caps, needs[method]) || k.r.c.ask(a, method, wire.Get(req, "params"), st) != nil {
+			if needs[method] == "" || !has(caps, needs[method]) {
 				a.refuse("the client does not support " + method)
+			} else if k.r.c.ask(a, method, wire.Get(req, "params"), st) != nil {
+				a.refuse("the client takes no more requests")
 			}
 		}
 	}
@@ -344,7 +397,9 @@ func (k *call) gather(requests []byte) {
 		var got reply
 		select {
 		case got = <-replies:
-		case <-k.p.ctx.Done():
+		case <-ctx.Done():
+			k.unavailable(health.Lost, "AgentArmor ends", time.Time{})
+			k.p.dropAsks(k)
 			return
 		}
 		if got.m.Error != nil { // the client declined: that is the call's answer
@@ -374,17 +429,15 @@ func (k *call) gather(requests []byte) {
 }
 
 // wrapState binds an upstream's requestState to the upstream and the principal;
-// the payload stays as the upstream wrote it.
+// the payload stays the same string, however its escapes are spelled on the way.
 func (p *Proxy) wrapState(k *call, raw []byte) []byte {
-	if len(raw) < 2 || raw[0] != '"' {
+	payload, ok := wire.String(raw)
+	if !ok {
 		return raw
 	}
-	name := base64.RawURLEncoding.EncodeToString([]byte(k.up.cfg.Name))
-	payload := raw[1 : len(raw)-1]
-	out := append([]byte(`"u1.`), name...)
-	out = append(append(out, '.'), p.stateMAC(k.up.cfg.Name, k.r.c.s.Principal, payload)...)
-	out = append(append(out, '.'), payload...)
-	return append(out, '"')
+	name := k.up.cfg.Name
+	return wire.AppendString(nil, strings.Join([]string{"u1", base64.RawURLEncoding.EncodeToString([]byte(name)),
+		p.stateMAC(name, k.r.c.s.Principal, payload), payload}, "."))
 }
 
 // unwrapState gives a modern upstream its own state back. It answers r itself
@@ -393,21 +446,19 @@ func (p *Proxy) unwrapState(r *request, up *upstream) ([]byte, bool) {
 	if p.resume(r) {
 		return nil, false
 	}
-	if len(r.state) > 2 && r.state[0] == '"' {
-		parts := strings.SplitN(string(r.state[1:len(r.state)-1]), ".", 4)
-		if len(parts) == 4 && parts[0] == "u1" &&
-			parts[1] == base64.RawURLEncoding.EncodeToString([]byte(up.cfg.Name)) &&
-			hmac.Equal([]byte(parts[2]), []byte(p.stateMAC(up.cfg.Name, r.c.s.Principal, []byte(parts[3])))) {
-			return []byte(`"` + parts[3] + `"`), true
-		}
+	state, _ := wire.String(r.state)
+	parts := strings.SplitN(state, ".", 4)
+	if len(parts) == 4 && parts[0] == "u1" &&
+		parts[1] == base64.RawURLEncoding.EncodeToString([]byte(up.cfg.Name)) &&
+		hmac.Equal([]byte(parts[2]), []byte(p.stateMAC(up.cfg.Name, r.c.s.Principal, parts[3]))) {
+		return wire.AppendString(nil, parts[3]), true
 	}
 	r.fail(wire.CodeInvalidParams, badState, nil)
 	return nil, false
 }
 
-func (p *Proxy) stateMAC(upstream, principal string, payload []byte) string {
+func (p *Proxy) stateMAC(upstream, principal, payload string) string {
 	mac := hmac.New(sha256.New, p.parking.key)
-	mac.Write([]byte(upstream + "\x00" + principal + "\x00"))
-	mac.Write(payload)
+	mac.Write([]byte(upstream + "\x00" + principal + "\x00" + payload))
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil)[:16])
 }

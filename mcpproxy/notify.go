@@ -24,7 +24,7 @@ func (p *Proxy) message(c *conn, m wire.Message, via uint64) {
 	case "notifications/cancelled":
 		p.withdrawn(c, m)
 	case "notifications/elicitation/complete":
-		p.elicited(m)
+		p.elicited(c, m)
 	default:
 		p.passOn(c, m, via)
 	}
@@ -40,7 +40,7 @@ func (p *Proxy) logged(c *conn, m wire.Message, via uint64) {
 		return
 	}
 	for _, cl := range p.legacyClients() {
-		if (c.in.owner == nil || c.in.owner == cl) && cl.wants(rank) {
+		if c.in.serves(cl) && cl.wants(rank) {
 			_ = cl.s.Send(wire.AppendNotification(nil, m.Method, m.Params), m.More) // a client that does not read loses logs only
 		}
 	}
@@ -82,12 +82,14 @@ func (p *Proxy) passOn(c *conn, m wire.Message, via uint64) {
 }
 
 // elicited tells the client that was asked that its URL elicitation is complete.
-func (p *Proxy) elicited(m wire.Message) {
+func (p *Proxy) elicited(from *conn, m wire.Message) {
 	id, _ := wire.String(wire.Get(m.Params, "elicitationId"))
 	for _, c := range p.allClients() {
 		c.mu.Lock()
-		mine := c.elicits[id]
-		delete(c.elicits, id)
+		mine := c.elicits[id] == from.in
+		if mine {
+			delete(c.elicits, id)
+		}
 		c.mu.Unlock()
 		if mine {
 			_ = c.s.Send(wire.AppendNotification(nil, m.Method, m.Params), m.More) // the client may have left
@@ -109,21 +111,28 @@ func (p *Proxy) setLevel(r *request) {
 	r.answer([]byte(`{}`))
 }
 
+// levelsChanged gives every instance the most verbose level of those it serves.
 func (p *Proxy) levelsChanged() {
+	p.wantedMu.Lock()
+	defer p.wantedMu.Unlock()
+	clients := p.allClients()
+	for _, up := range p.ups() {
+		for _, in := range up.instances() {
+			if most := in.mostVerbose(clients); most >= 0 {
+				in.setLevel(levels[most])
+			}
+		}
+	}
+}
+
+func (in *instance) mostVerbose(clients []*client) int {
 	most := -1
-	for _, c := range p.allClients() {
+	for _, c := range clients {
 		c.mu.Lock()
-		if c.level >= 0 && (most < 0 || c.level < most) {
+		if c.level >= 0 && (most < 0 || c.level < most) && in.serves(c) {
 			most = c.level
 		}
 		c.mu.Unlock()
 	}
-	if most < 0 {
-		return
-	}
-	for _, up := range p.ups() {
-		for _, in := range up.instances() {
-			in.setLevel(levels[most])
-		}
-	}
+	return most
 }

@@ -43,6 +43,8 @@ type Proxy struct {
 	showOnce  sync.Once
 	changes   changes
 
+	reloadMu sync.Mutex // one Reload at a time, none after Close
+
 	upsMu sync.RWMutex
 	byUp  map[string]*upstream
 	order []*upstream
@@ -50,10 +52,15 @@ type Proxy struct {
 	clientsMu sync.Mutex
 	clients   map[*client]bool
 
+	wantedMu sync.Mutex // what instances are told to want is computed and told in one piece
+
 	listensMu sync.Mutex
 	listens   map[*listen]bool
 
 	transports transports
+
+	// dial replaces the network in tests, before a Reload adds the upstreams.
+	dial func(u *UpstreamConfig) func(ctx context.Context, transport string, ev wire.Events) (wire.Peer, error)
 }
 
 // New builds an endpoint; nothing runs before Start.
@@ -124,10 +131,16 @@ func (p *Proxy) Start(context.Context) {
 func (p *Proxy) Close(ctx context.Context) {
 	p.eachListen(func(l *listen) { l.end(true) })
 	p.transports.close(ctx)
+	p.reloadMu.Lock()
 	p.stop()
+	p.reloadMu.Unlock()
+	p.parking.abandonAll(nil)
 	var wg sync.WaitGroup
 	for _, up := range p.ups() {
-		wg.Go(func() { up.stop(ctx) })
+		wg.Go(func() {
+			defer wire.OnPanic()
+			up.stop(ctx)
+		})
 	}
 	wg.Wait()
 	p.changes.close()
@@ -137,29 +150,34 @@ func (p *Proxy) Close(ctx context.Context) {
 // Reload replaces the upstreams by those of cfg: new ones start, missing ones
 // end, changed ones are replaced, and untouched ones keep running.
 func (p *Proxy) Reload(cfg Config) error {
-	p.upsMu.Lock()
-	old := p.byUp
-	p.byUp = map[string]*upstream{}
-	p.order = nil
-	var gone, fresh []*upstream
+	p.reloadMu.Lock()
+	defer p.reloadMu.Unlock()
+	if p.ctx.Err() != nil {
+		return p.ctx.Err()
+	}
+	byUp := map[string]*upstream{}
+	var order, gone, fresh []*upstream
 	for i := range cfg.Upstreams {
 		u := &cfg.Upstreams[i]
-		if was := old[u.Name]; was != nil && reflect.DeepEqual(was.cfg, u) {
-			p.byUp[u.Name], p.order = was, append(p.order, was)
-			delete(old, u.Name)
-			continue
+		up := p.upstream(u.Name)
+		if up == nil || !reflect.DeepEqual(up.cfg, u) {
+			up = p.newUpstream(u)
+			fresh = append(fresh, up)
 		}
-		up := p.newUpstream(u)
-		p.byUp[u.Name], p.order = up, append(p.order, up)
-		fresh = append(fresh, up)
+		byUp[u.Name], order = up, append(order, up)
 	}
-	for _, up := range old {
-		gone = append(gone, up)
+	for _, up := range p.ups() {
+		if byUp[up.cfg.Name] != up {
+			gone = append(gone, up)
+		}
 	}
+	p.upsMu.Lock()
+	p.byUp, p.order = byUp, order
 	p.upsMu.Unlock()
 	p.rebuild()
 	for _, up := range gone {
 		p.work.Go(func() {
+			defer wire.OnPanic()
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), stopGrace)
 			defer cancel()
 			up.stop(ctx)
@@ -171,6 +189,7 @@ func (p *Proxy) Reload(cfg Config) error {
 	p.changes.all()
 	p.subscriptionsChanged()
 	p.levelsChanged()
+	p.events.Publish(event.Event{Kind: event.ConfigReloaded, Text: reloaded(fresh, gone)})
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 
+	"github.com/agentarmor/agentarmor/mcpproxy/builtin"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
@@ -47,7 +48,9 @@ func (r *request) read() {
 		case "inputResponses":
 			r.responses = value
 		case "cursor":
-			r.cursor = value
+			if !bytes.Equal(value, null) {
+				r.cursor = value
+			}
 		case "ref":
 			r.ref = value
 		case "arguments":
@@ -179,7 +182,7 @@ func (p *Proxy) route(r *request) {
 }
 
 func (r *request) unknownMethod() {
-	r.fail(wire.CodeMethodNotFound, "Method not found: "+r.method, nil)
+	r.fail(wire.CodeMethodNotFound, "Method not found: "+clip(r.method, 100), nil)
 }
 
 func (r *request) answer(result []byte) {
@@ -245,6 +248,9 @@ func (p *Proxy) readResource(r *request) {
 		return
 	}
 	up, original, err := p.resolveURI(r.c, uri)
+	if name, ok := builtin.UpstreamOf(uri); ok && err == nil && up == nil && p.upstream(name) == nil {
+		err = errors.New("unknown resource: " + uri)
+	}
 	switch {
 	case err != nil && r.modern:
 		r.fail(wire.CodeInvalidParams, err.Error(), uriData(r.uri))
@@ -268,11 +274,11 @@ func uriData(uri []byte) []byte {
 // resolveURI finds the upstream of a URI: nil for our own. A link is tried
 // first at the upstream that sent it.
 func (p *Proxy) resolveURI(c *client, uri string) (*upstream, string, error) {
+	if up := p.upstream(p.links.get(c, uri)); up != nil && !reserved(uri) {
+		return up, uri, nil
+	}
 	name, original, err := p.cat.Load().resource(uri)
 	if err != nil {
-		if up := p.upstream(p.links.get(c, uri)); up != nil {
-			return up, uri, nil
-		}
 		return nil, "", err
 	}
 	if name == "" {
@@ -317,7 +323,11 @@ func (p *Proxy) complete(r *request) {
 		up, original = p.upstream(e.upstream), e.original
 	}
 	if up == nil {
-		r.answer([]byte(`{"completion":{"values":[]}}`))
+		if r.modern {
+			r.answer([]byte(`{"resultType":"complete","completion":{"values":[]}}`))
+		} else {
+			r.answer([]byte(`{"completion":{"values":[]}}`))
+		}
 		return
 	}
 	if original != name {

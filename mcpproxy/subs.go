@@ -1,12 +1,15 @@
 package mcpproxy
 
 import (
+	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
+
+// maxSubs bounds the resources of one client, or one listen.
+const maxSubs = 1000
 
 // subscription is a resource a client wants to hear of.
 type subscription struct {
@@ -19,7 +22,7 @@ type listen struct {
 	r                         *request
 	tools, prompts, resources bool
 	subs                      map[string]subscription // by the URI the client used
-	once                      sync.Once
+	over                      bool                    // guarded by Proxy.listensMu
 }
 
 // subscribe handles resources/subscribe and resources/unsubscribe.
@@ -46,7 +49,7 @@ func (p *Proxy) subscribe(r *request) {
 		s.upstream = up.cfg.Name
 	}
 	r.c.mu.Lock()
-	full := len(r.c.subs) >= 1000
+	full := len(r.c.subs) >= maxSubs
 	if !full {
 		if r.c.subs == nil {
 			r.c.subs = map[string]subscription{}
@@ -55,40 +58,57 @@ func (p *Proxy) subscribe(r *request) {
 	}
 	r.c.mu.Unlock()
 	if full {
-		r.fail(wire.CodeInvalidParams, "this session has 1000 subscriptions: end some first", nil)
+		r.fail(wire.CodeInvalidParams, fmt.Sprintf("this session has %d subscriptions: end some first", maxSubs), nil)
 		return
 	}
+	p.wake(r.c, up)
 	p.subscriptionsChanged()
 	r.answer([]byte(`{}`))
 }
 
-// subscriptionsChanged gives every upstream the URIs that somebody wants to hear of.
+// wake starts the client's own instance of an upstream that has one per
+// session, so that it can subscribe; a refusal shows at the next call.
+func (p *Proxy) wake(c *client, up *upstream) {
+	if up != nil {
+		_, _ = p.instanceFor(c, up)
+	}
+}
+
+// subscriptionsChanged gives every instance the URIs that somebody it serves
+// wants to hear of.
 func (p *Proxy) subscriptionsChanged() {
-	want := map[string]map[string]bool{}
-	add := func(s subscription) {
-		if s.upstream == "" {
-			return
+	p.wantedMu.Lock()
+	defer p.wantedMu.Unlock()
+	want := map[*instance]map[string]bool{}
+	instances := map[string][]*instance{}
+	for _, up := range p.ups() {
+		instances[up.cfg.Name] = up.subscribing()
+	}
+	add := func(c *client, s subscription) {
+		for _, in := range instances[s.upstream] {
+			if in.serves(c) {
+				if want[in] == nil {
+					want[in] = map[string]bool{}
+				}
+				want[in][s.original] = true
+			}
 		}
-		if want[s.upstream] == nil {
-			want[s.upstream] = map[string]bool{}
-		}
-		want[s.upstream][s.original] = true
 	}
 	for _, c := range p.allClients() {
 		c.mu.Lock()
 		for _, s := range c.subs {
-			add(s)
+			add(c, s)
 		}
 		c.mu.Unlock()
 	}
 	p.eachListen(func(l *listen) {
 		for _, s := range l.subs {
-			add(s)
+			add(l.r.c, s)
 		}
 	})
-	for _, up := range p.ups() {
-		for _, in := range up.instances() {
-			in.setSubscriptions(sortedKeys(want[up.cfg.Name]))
+	for _, all := range instances {
+		for _, in := range all {
+			in.setSubscriptions(sortedKeys(want[in]))
 		}
 	}
 }
@@ -103,7 +123,7 @@ func (p *Proxy) listen(r *request) {
 	if list := wire.Get(r.reqs, "resourceSubscriptions"); list != nil && list[0] == '[' {
 		for raw := range wire.Elements(list) {
 			uri, ok := wire.String(raw)
-			if !ok || len(l.subs) >= 1000 {
+			if _, twice := l.subs[uri]; !ok || twice || len(l.subs) >= maxSubs {
 				continue
 			}
 			up, original, err := p.resolveURI(r.c, uri)
@@ -115,6 +135,7 @@ func (p *Proxy) listen(r *request) {
 				s.upstream = up.cfg.Name
 			}
 			l.subs[uri] = s
+			p.wake(r.c, up)
 			uris = append(append(uris, ','), raw...)
 		}
 	}
@@ -135,23 +156,32 @@ func (p *Proxy) listen(r *request) {
 		ack = append(append(append(ack, `"resourceSubscriptions":[`...), uris[1:]...), "],"...)
 	}
 	ack = append([]byte(strings.TrimSuffix(string(ack), ",")), "}}"...)
-	_ = r.st.Send(l.tag("notifications/subscriptions/acknowledged", ack), r.more) // a client that left ends the stream
-	p.listensMu.Lock()
-	if p.listens == nil {
-		p.listens = map[*listen]bool{}
-	}
-	p.listens[l] = true
-	p.listensMu.Unlock()
+	p.open(l, ack)
 	if len(l.subs) > 0 {
 		p.subscriptionsChanged()
 	}
 	r.st.OnLeave(func() { l.end(false) })
 }
 
+// open acknowledges l and lets changes through to it. The lock makes the
+// acknowledgement the first message; Send does not block.
+func (p *Proxy) open(l *listen, ack []byte) {
+	p.listensMu.Lock()
+	defer p.listensMu.Unlock()
+	if l.over { // the client has left meanwhile
+		return
+	}
+	_ = l.r.st.Send(l.tag("notifications/subscriptions/acknowledged", ack), l.r.more) // a client that left ends the stream
+	if p.listens == nil {
+		p.listens = map[*listen]bool{}
+	}
+	p.listens[l] = true
+}
+
 func (c *client) addListen(l *listen) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || c.listens[string(l.r.id)] != nil || c.calls[string(l.r.id)] != nil {
+	if c.closed || c.mute || c.listens[string(l.r.id)] != nil || c.calls[string(l.r.id)] != nil {
 		return false
 	}
 	if c.listens == nil {
@@ -163,33 +193,32 @@ func (c *client) addListen(l *listen) bool {
 
 // end closes the stream; gracefully with the response that says so.
 func (l *listen) end(graceful bool) {
-	l.once.Do(func() {
-		p, c := l.r.c.p, l.r.c
-		p.listensMu.Lock()
-		delete(p.listens, l)
-		p.listensMu.Unlock()
-		c.mu.Lock()
-		delete(c.listens, string(l.r.id))
-		c.mu.Unlock()
-		if graceful {
-			meta := wire.Rewrite(nil, []byte(`{}`), wire.Edit{Key: wire.MetaPrefix + "subscriptionId", Value: l.r.id})
-			l.r.answer(append(append([]byte(`{"resultType":"complete","_meta":`), meta...), '}'))
-		} else {
-			l.r.st.Drop()
-		}
-		if len(l.subs) > 0 && !graceful {
-			p.subscriptionsChanged()
-		}
-	})
+	p, c := l.r.c.p, l.r.c
+	p.listensMu.Lock()
+	over := l.over
+	l.over = true
+	delete(p.listens, l)
+	p.listensMu.Unlock()
+	if over {
+		return
+	}
+	c.mu.Lock()
+	delete(c.listens, string(l.r.id))
+	c.mu.Unlock()
+	if graceful {
+		meta := wire.Rewrite(nil, nil, wire.Edit{Key: wire.MetaPrefix + "subscriptionId", Value: l.r.id})
+		l.r.answer(append(append([]byte(`{"resultType":"complete","_meta":`), meta...), '}'))
+	} else {
+		l.r.st.Drop()
+	}
+	if len(l.subs) > 0 {
+		p.subscriptionsChanged()
+	}
 }
 
 // tag marks a notification with the id of the listen it belongs to.
 func (l *listen) tag(method string, params []byte) []byte {
-	meta := wire.Get(params, "_meta")
-	if meta == nil {
-		meta = []byte(`{}`)
-	}
-	meta = wire.Rewrite(nil, meta, wire.Edit{Key: wire.MetaPrefix + "subscriptionId", Value: l.r.id})
+	meta := wire.Rewrite(nil, wire.Get(params, "_meta"), wire.Edit{Key: wire.MetaPrefix + "subscriptionId", Value: l.r.id})
 	return wire.AppendNotification(nil, method, wire.Rewrite(nil, params, wire.Edit{Key: "_meta", Value: meta}))
 }
 
@@ -209,16 +238,16 @@ func (p *Proxy) eachListen(f func(*listen)) {
 func (p *Proxy) updated(c *conn, m wire.Message) {
 	uri, ok := wire.String(wire.Get(m.Params, "uri"))
 	if ok {
-		p.tellUpdated(c.in.o.cfg.Name, uri, m.Params, c.in.owner)
+		p.tellUpdated(c.in.o.cfg.Name, uri, m.Params, c.in.serves)
 	}
 }
 
 // tellUpdated sends resources/updated to subscribers of the upstream's uri, each
-// under the URI it used. only limits it to one client, nil to none.
-func (p *Proxy) tellUpdated(upstream, uri string, params []byte, only *client) {
+// under the URI it used, as far as serves lets it.
+func (p *Proxy) tellUpdated(upstream, uri string, params []byte, serves func(*client) bool) {
 	const method = "notifications/resources/updated"
 	match := func(s subscription) bool {
-		return s.upstream == upstream && (s.original == uri || strings.HasPrefix(uri, s.original+"/"))
+		return s.upstream == upstream && (s.original == uri || upstream != "" && strings.HasPrefix(uri, s.original+"/"))
 	}
 	as := func(known string, s subscription) []byte {
 		if known == s.original || s.original != uri {
@@ -227,7 +256,7 @@ func (p *Proxy) tellUpdated(upstream, uri string, params []byte, only *client) {
 		return wire.Rewrite(nil, params, wire.Edit{Key: "uri", Value: wire.AppendString(nil, known)})
 	}
 	for _, c := range p.allClients() {
-		if only != nil && c != only {
+		if !serves(c) {
 			continue
 		}
 		c.mu.Lock()
@@ -244,7 +273,7 @@ func (p *Proxy) tellUpdated(upstream, uri string, params []byte, only *client) {
 	}
 	p.eachListen(func(l *listen) {
 		for known, s := range l.subs {
-			if match(s) {
+			if match(s) && serves(l.r.c) {
 				_ = l.r.st.Send(l.tag(method, as(known, s)), false) // as above
 			}
 		}

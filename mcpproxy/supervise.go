@@ -68,7 +68,7 @@ func (in *instance) serve(ctx context.Context, c *conn) error {
 	} else {
 		in.tracker.Set(health.Ready, "", time.Time{})
 	}
-	err := in.watch(ctx, c)
+	err := in.watch(work, c)
 	in.enter(ending, nil)
 	cancel()
 	c.work.Wait()
@@ -79,46 +79,6 @@ func (in *instance) serve(ctx context.Context, c *conn) error {
 	}
 	return err
 }
-
-// watch waits for the end of c and sets the state meanwhile.
-func (in *instance) watch(ctx context.Context, c *conn) error {
-	now := standing{state: health.Starting}
-	if !in.o.lists {
-		now.state = health.Ready
-	}
-	var rested <-chan time.Time // ends a 429
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-c.done:
-			return endOf(c)
-		case <-c.expired:
-			return errSessionLost
-		case err := <-c.trouble:
-			if !isThrottled(err) {
-				return err
-			}
-			delay := throttleDelay(err)
-			rested = time.After(delay)
-			in.enter(serving, nil)
-			in.tracker.Failed(err.Error())
-			in.tracker.Set(health.Throttled, "HTTP status 429", time.Now().Add(delay))
-			continue
-		case <-rested:
-			rested = nil
-			in.enter(serving, c)
-			c.lists.repeat()
-		case now = <-c.lists.standing:
-			in.tracker.Succeeded()
-		}
-		if rested == nil {
-			in.tracker.Set(now.state, now.reason, time.Time{})
-		}
-	}
-}
-
-func throttleDelay(err *wire.Error) time.Duration { return max(err.RetryAfter, throttleAtMin) }
 
 // retire ends a connection. One that has not failed as a whole keeps the calls
 // that are under way on it, in the background.
@@ -175,13 +135,12 @@ func (in *instance) closeConn(c *conn) {
 func (in *instance) pause(ctx context.Context, err error) {
 	state, delay, held := in.verdict(err)
 	next := time.Now().Add(delay)
-	in.log.Warn("upstream is not available", "state", state, "reason", err, "next", delay)
-	in.tracker.Failed(err.Error())
+	in.tracker.Failed(in.secrets.mask(err.Error()))
 	select {
 	case <-in.wake: // of a pause that is over
 	default:
 	}
-	in.tracker.Set(state, reason(state, err), next)
+	in.tracker.Set(state, in.secrets.mask(reason(state, err)), next)
 	in.mu.Lock()
 	in.held = held
 	in.enterLocked(pausing, nil)

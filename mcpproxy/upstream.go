@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/agentarmor/agentarmor/health"
+	"github.com/agentarmor/agentarmor/mcpproxy/event"
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
 // upstream is one registered server: its configuration, the instance that all
@@ -33,6 +35,7 @@ type sessionKey struct {
 type perSession struct {
 	in   *instance
 	idle *time.Timer // of a stateless one
+	used time.Time
 }
 
 // maxPerSession bounds the instances of one upstream with sharing: session.
@@ -42,9 +45,6 @@ var errBusy = errors.New("busy: it runs as many sessions as it may, try again wh
 
 func (p *Proxy) newUpstream(u *UpstreamConfig) *upstream {
 	up := &upstream{p: p, cfg: u, per: map[sessionKey]*perSession{}}
-	if u.Disabled {
-		up.cfg = u
-	}
 	up.list = p.memory.load(u)
 	up.shared = p.newInstance(up, nil)
 	return up
@@ -67,11 +67,16 @@ func (p *Proxy) newInstance(up *upstream, owner *client) *instance {
 	}
 	in := newInstance(o)
 	in.up, in.owner = up, owner
+	if p.dial != nil {
+		in.dial = p.dial(up.cfg)
+	}
 	return in
 }
 
 func (up *upstream) start() {
-	if !up.cfg.Disabled {
+	up.mu.Lock()
+	defer up.mu.Unlock()
+	if !up.cfg.Disabled && !up.stopped {
 		up.shared.start(up.p.ctx)
 	}
 }
@@ -82,13 +87,19 @@ func (up *upstream) stop(ctx context.Context) {
 	per := up.per
 	up.per = map[sessionKey]*perSession{}
 	up.mu.Unlock()
-	var wg sync.WaitGroup
-	wg.Go(func() { up.shared.stop(ctx) })
+	all := []*instance{up.shared}
 	for _, s := range per {
 		if s.idle != nil {
 			s.idle.Stop()
 		}
-		wg.Go(func() { s.in.stop(ctx) })
+		all = append(all, s.in)
+	}
+	var wg sync.WaitGroup
+	for _, in := range all {
+		wg.Go(func() {
+			defer wire.OnPanic()
+			in.stop(ctx)
+		})
 	}
 	wg.Wait()
 }
@@ -104,38 +115,95 @@ func (up *upstream) instances() []*instance {
 	return out
 }
 
-// instanceFor returns the instance that serves r.
-func (p *Proxy) instanceFor(r *request, up *upstream) (*instance, error) {
+// subscribing returns the instances that hear of resources for somebody: with
+// sharing: session not the one that only lists.
+func (up *upstream) subscribing() []*instance {
+	all := up.instances()
+	if up.cfg.Sharing == "session" {
+		return all[1:]
+	}
+	return all
+}
+
+// serves tells whether what in says may concern c.
+func (in *instance) serves(c *client) bool {
+	o := in.owner
+	return o == nil || o == c || o.s.Stateless && c.s.Stateless && o.s.Principal == c.s.Principal
+}
+
+// instanceFor returns the instance that serves c.
+func (p *Proxy) instanceFor(c *client, up *upstream) (*instance, error) {
 	if up.cfg.Disabled {
 		return up.shared, errors.New("it is disabled in the configuration")
 	}
 	if up.cfg.Sharing != "session" {
 		return up.shared, nil
 	}
-	key := sessionKey{c: r.c}
-	if r.c.s.Stateless {
-		key = sessionKey{principal: r.c.s.Principal}
+	in, fresh, err := up.ownInstance(c)
+	if fresh {
+		p.subscriptionsChanged()
+		p.levelsChanged()
+	}
+	return in, err
+}
+
+// ownInstance returns the instance of c alone; fresh tells that it is new.
+func (up *upstream) ownInstance(c *client) (in *instance, fresh bool, err error) {
+	key := sessionKey{c: c}
+	if c.s.Stateless {
+		key = sessionKey{principal: c.s.Principal}
 	}
 	up.mu.Lock()
 	defer up.mu.Unlock()
 	s := up.per[key]
 	switch {
 	case up.stopped:
-		return up.shared, errors.New("it has been removed from the configuration")
+		return up.shared, false, errors.New("it has been removed from the configuration")
 	case s == nil && len(up.per) >= maxPerSession:
-		return up.shared, errBusy
+		return up.shared, false, errBusy
 	case s == nil:
-		s = &perSession{in: p.newInstance(up, r.c)}
+		s, fresh = &perSession{in: up.p.newInstance(up, c)}, true
 		up.per[key] = s
-		s.in.start(p.ctx)
+		s.in.start(up.p.ctx)
 	}
-	if r.c.s.Stateless {
-		if s.idle != nil {
-			s.idle.Stop()
+	if c.s.Stateless {
+		s.used = time.Now()
+		if s.idle == nil {
+			s.idle = time.AfterFunc(up.p.cfg.Limits.SessionIdle, func() { up.endIdle(key, s) })
 		}
-		s.idle = time.AfterFunc(p.cfg.Limits.SessionIdle, func() { p.endSession(up, key) })
 	}
-	return s.in, nil
+	return s.in, fresh, nil
+}
+
+// endIdle ends the instance of stateless clients that none has used for a
+// while, and none listens to.
+func (up *upstream) endIdle(key sessionKey, s *perSession) {
+	defer wire.OnPanic()
+	idle := up.p.cfg.Limits.SessionIdle
+	busy := up.p.listened(up.cfg.Name, s.in)
+	up.mu.Lock()
+	rest := idle - time.Since(s.used)
+	if busy {
+		rest = idle
+	}
+	again := rest > 0 && up.per[key] == s
+	if again {
+		s.idle.Reset(rest)
+	}
+	up.mu.Unlock()
+	if !again {
+		up.p.endSession(up, key)
+	}
+}
+
+// listened tells whether somebody listens to resources of in.
+func (p *Proxy) listened(upstream string, in *instance) (yes bool) {
+	p.eachListen(func(l *listen) {
+		for _, s := range l.subs {
+			yes = yes || s.upstream == upstream && in.serves(l.r.c)
+		}
+	})
+	return yes
 }
 
 // closeSessions ends the instances that ran for c alone.
@@ -156,6 +224,7 @@ func (p *Proxy) endSession(up *upstream, key sessionKey) {
 		return
 	}
 	p.work.Go(func() {
+		defer wire.OnPanic()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), stopGrace)
 		defer cancel()
 		s.in.stop(ctx)
@@ -202,8 +271,12 @@ func (up *upstream) source() source {
 func (p *Proxy) gotListing(in *instance, l *listing, told kindSet) {
 	up := in.up
 	up.mu.Lock()
+	old := up.list
 	up.list, up.live = l, true
 	up.mu.Unlock()
+	if old.hash() != l.hash() {
+		p.events.Publish(event.Event{Kind: event.CatalogChanged, Upstream: up.cfg.Name})
+	}
 	if err := p.memory.save(up.cfg, l); err != nil {
 		p.log.Warn("catalog is not remembered", "upstream", up.cfg.Name, "reason", err)
 	}
@@ -213,15 +286,17 @@ func (p *Proxy) gotListing(in *instance, l *listing, told kindSet) {
 }
 
 // stateChanged follows the tracker of an instance.
-func (p *Proxy) stateChanged(in *instance) {
+func (p *Proxy) stateChanged(in *instance, from health.State, now health.Snapshot) {
 	up := in.up
+	if from != now.State {
+		p.tellState(in, from, now)
+	}
 	if in != up.shared {
 		return
 	}
-	s := in.status()
 	up.mu.Lock()
 	was := up.live
-	up.live = up.live && (s.State == health.Ready || s.State == health.Degraded)
+	up.live = up.live && (now.State == health.Ready || now.State == health.Degraded)
 	changed := was != up.live
 	up.mu.Unlock()
 	if changed {

@@ -75,7 +75,7 @@ func (in *instance) ask(ctx context.Context, c *conn, method, key, value string)
 		err = parseRPCError(m.Error)
 	}
 	if err != nil {
-		in.log.Info("the server refuses a request of ours", "method", method, "reason", err)
+		in.log.Info("the server refuses a request of ours", "method", method, "reason", in.secrets.mask(err.Error()))
 	}
 }
 
@@ -155,7 +155,7 @@ func (in *instance) openListen(c *conn, filter []byte) *listening {
 // listenEnded returns when to open the stream again; 0: not before the filter changes.
 func (in *instance) listenEnded(c *conn, l *listening, err error, pace *backoff) time.Duration {
 	if e, ok := errors.AsType[*rpcError](err); ok && (e.code == wire.CodeMethodNotFound || e.code == wire.CodeInvalidParams) {
-		in.log.Info("the server does not tell about changes", "reason", err)
+		in.log.Info("the server does not tell about changes", "reason", in.secrets.mask(err.Error()))
 		return 0
 	}
 	if e, ok := errors.AsType[*wire.Error](err); ok && (e.Kind == wire.HTTPStatus || e.Kind == wire.NotSent) {

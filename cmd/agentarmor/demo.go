@@ -80,7 +80,10 @@ func (a *app) demo(ctx context.Context) error {
 		return err
 	}
 	srv := wire.NewServer(proxy.HTTP(mcpproxy.HTTPOptions{Loopback: true}))
-	go func() { _ = srv.Serve(listener) }() // ends with Close
+	go func() {
+		defer wire.OnPanic()
+		_ = srv.Serve(listener) // ends with Close
+	}()
 	defer srv.Close()
 	url := "http://" + listener.Addr().String() + "/mcp"
 	fmt.Fprintf(a.stdout, "AgentArmor at %s, in front of two MCP servers: files and search\n\n", url)

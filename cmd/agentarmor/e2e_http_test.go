@@ -74,6 +74,9 @@ func TestHTTPUpstreamFaults(t *testing.T) {
 		eventually(t, "it is ready", func() bool { return e.status("a").State == "ready" })
 		bad.Fail(c.status, 1)
 		e.wantUnserved(e.call("a__echo", `{"text":"x"}`), c.outcome, c.executed)
+		if c.outcome == "throttled" { // which the status tells a moment after the call
+			eventually(t, "it is throttled", func() bool { return e.status("a").State == "throttled" })
+		}
 	}
 }
 

@@ -28,7 +28,8 @@ type endpoint struct {
 	cmd    *exec.Cmd
 	stdin  io.Closer
 	stderr *logBuffer
-	url    string // over HTTP
+	over   chan struct{} // closed when the process is reaped
+	url    string        // over HTTP
 }
 
 // up is one entry of mcpServers that runs badserver. keys are further
@@ -36,6 +37,15 @@ type endpoint struct {
 func up(name, keys string, args ...string) string {
 	list, _ := json.Marshal(args) // strings always encode
 	return fmt.Sprintf("  %s: {command: badserver, args: %s%s}\n", name, list, keys)
+}
+
+// atOnce lets a badserver built with the race detector exit without a second's
+// sleep, where a test is about time.
+const atOnce = ", env: {GORACE: atexit_sleep_ms=0}"
+
+// shell is one entry of mcpServers that runs a script of sh.
+func shell(name, keys, script string) string {
+	return fmt.Sprintf("  %s: {command: sh, args: [-c, %q]%s}\n", name, script, keys)
 }
 
 // remote is one entry of mcpServers for a server at a URL.
@@ -57,8 +67,15 @@ func configFile(t *testing.T, top string, upstreams ...string) string {
 // startServe runs serve with a config file. The client has not spoken yet.
 func startServe(t *testing.T, config string, args ...string) *endpoint {
 	t.Helper()
-	e := &endpoint{stderr: &logBuffer{}}
-	e.cmd = exec.Command("agentarmor", append([]string{"serve", "--config", config, "--log-format", "json"}, args...)...)
+	return startProgram(t, "agentarmor", config, args...)
+}
+
+// startProgram is startServe for a program of TestMain that is agentarmor and
+// more.
+func startProgram(t *testing.T, program, config string, args ...string) *endpoint {
+	t.Helper()
+	e := &endpoint{stderr: &logBuffer{}, over: make(chan struct{})}
+	e.cmd = exec.Command(program, append([]string{"serve", "--config", config, "--log-format", "json"}, args...)...)
 	e.cmd.Env = append(os.Environ(), "AGENTARMOR_E2E_SECRET=s3cret-value")
 	e.cmd.Stderr = e.stderr
 	stdin, err := e.cmd.StdinPipe()
@@ -74,15 +91,15 @@ func startServe(t *testing.T, config string, args ...string) *endpoint {
 		t.Fatal(err)
 	}
 	overHTTP := strings.Contains(strings.Join(args, " "), "http")
-	read := make(chan struct{})
 	overPipe := newRawClient(t, func(raw string) {
 		if _, err := stdin.Write([]byte(raw + "\n")); err != nil {
 			t.Errorf("the endpoint does not read: %v", err)
 		}
 	})
 	go func() {
-		defer close(read)
+		defer close(e.over)
 		overPipe.readLines(bufio.NewReaderSize(stdout, 1<<20))
+		_ = e.cmd.Wait()
 	}()
 	e.rawClient = overPipe
 	t.Cleanup(func() {
@@ -91,12 +108,12 @@ func startServe(t *testing.T, config string, args ...string) *endpoint {
 		}
 		stdin.Close()
 		select {
-		case <-read:
+		case <-e.over:
 		case <-time.After(patience):
 			_ = e.cmd.Process.Kill()
 			t.Error("the endpoint did not end")
 		}
-		_ = e.cmd.Wait()
+		<-e.over
 		if t.Failed() {
 			t.Logf("stderr:\n%s", e.stderr.text.String())
 		}
@@ -136,6 +153,7 @@ type upstreamState struct {
 	Tools         int
 	Protocol      string
 	Stderr        []string
+	NextAttempt   time.Time         `json:"next_attempt"`
 	SkippedLines  int               `json:"skipped_lines"`
 	LastError     string            `json:"last_error"`
 	Quarantined   map[string]string `json:"quarantined"`

@@ -34,6 +34,7 @@ func signals() (context.Context, context.CancelFunc) {
 	// are down. Caught, not ignored: children would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	go func() {
+		defer wire.OnPanic()
 		<-c
 		cancel()
 		<-c

@@ -12,6 +12,7 @@ import (
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"agentarmor": main,
+		"panicking":  panicking,
 		"fakeserver": fakeServer,
 		"badserver": func() {
 			os.Exit(badserver.Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"strings"
 
 	"github.com/mark3labs/mcp-go/mcp"
@@ -12,6 +13,16 @@ import (
 
 // StatusURI is the resource of the whole status; one upstream's is below it.
 const StatusURI = "agentarmor://status"
+
+// UpstreamOf returns the name in the URI of one upstream's status, which may
+// be percent-encoded; ok is false for any other URI.
+func UpstreamOf(uri string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(uri, StatusURI+"/")
+	if plain, err := url.PathUnescape(name); err == nil {
+		name = plain
+	}
+	return name, ok
+}
 
 func addStatus(s *server.MCPServer, src Source) {
 	s.AddTool(mcp.NewTool("armor.status",
@@ -28,7 +39,7 @@ func addStatus(s *server.MCPServer, src Source) {
 	s.AddResourceTemplate(mcp.NewResourceTemplate(StatusURI+"/{upstream}", "AgentArmor status of one server",
 		mcp.WithTemplateDescription("State of one server behind this endpoint"), mcp.WithTemplateMIMEType("application/json"),
 	), func(_ context.Context, r mcp.ReadResourceRequest) ([]mcp.ResourceContents, error) {
-		name := strings.TrimPrefix(r.Params.URI, StatusURI+"/")
+		name, _ := UpstreamOf(r.Params.URI)
 		status, ok := src.Upstream(name)
 		if !ok {
 			return nil, fmt.Errorf("no upstream %q: %w", name, server.ErrResourceNotFound)

@@ -122,6 +122,7 @@ func (h *HTTP) Close(ctx context.Context) {
 
 	idle := make(chan struct{})
 	go func() {
+		defer OnPanic()
 		h.active.Wait()
 		close(idle)
 	}()

@@ -36,7 +36,7 @@ type call struct {
 // caller is what both client halves over HTTP share: requests under way, the
 // order of notifications, the round trip.
 type caller struct {
-	name     string // scheme, host and path, for errors
+	name     string // scheme and host, for errors
 	limits   Limits
 	ev       Events
 	rt       http.RoundTripper
@@ -89,7 +89,7 @@ func newCaller(spec HTTPSpec, l Limits, ev Events) *caller {
 			b.base[k] = []string{v}
 		}
 	}
-	b.url, b.name = u, u.Scheme+"://"+u.Host+u.EscapedPath()
+	b.url, b.name = u, u.Scheme+"://"+u.Host // not the path: some hold a key
 	return b
 }
 
@@ -113,7 +113,10 @@ func (b *caller) Send(o Outgoing) error {
 	c.ctx, c.cancel = context.WithCancel(b.ctx)
 	c.after = b.gate
 	b.pending[o.ID] = c
-	b.posts.Go(func() { b.request(c) })
+	b.posts.Go(func() {
+		defer OnPanic()
+		b.request(c)
+	})
 	return nil
 }
 
@@ -136,6 +139,7 @@ func (b *caller) queueLocked(c *call) error {
 
 // drain posts what the outbox holds, one message after the other.
 func (b *caller) drain() {
+	defer OnPanic()
 	for {
 		b.mu.Lock()
 		if len(b.outbox) == 0 {

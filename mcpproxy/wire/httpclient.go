@@ -213,6 +213,7 @@ func (p *httpPeer) follow(c *call, body io.ReadCloser, place *cursor) *Error {
 	for {
 		ev, err := r.next()
 		place.move(r)
+		place.torn = err != nil && !errors.Is(err, io.EOF)
 		switch {
 		case err != nil && bad != nil:
 			return &Error{Kind: Malformed, Err: p.redact(bad)}

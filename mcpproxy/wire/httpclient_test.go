@@ -215,7 +215,7 @@ func TestHTTPNotSent(t *testing.T) {
 		p.Close(t.Context())
 		if s := e.Error(); strings.Contains(s, "hunter2") || strings.Contains(s, "secret") {
 			t.Errorf("the error tells a secret: %s", s)
-		} else if i == 0 && !strings.Contains(s, "http://"+l.Addr().String()+"/mcp: ") {
+		} else if i == 0 && !strings.Contains(s, "http://"+l.Addr().String()+": ") {
 			t.Errorf("the error does not name the server: %s", s)
 		}
 	}

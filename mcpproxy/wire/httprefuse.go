@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -36,6 +37,11 @@ var typeJSON = []string{"application/json"}
 func (h *HTTP) readMessage(w http.ResponseWriter, r *http.Request) (m Message, ok bool) {
 	if !isJSON(r) {
 		h.refuse(w, r, http.StatusUnsupportedMediaType, "Unsupported Media Type: Content-Type must be application/json")
+		return m, false
+	}
+	if enc := r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
+		// Bounds are on what arrives: a small body must not become a large one.
+		h.refuse(w, r, http.StatusUnsupportedMediaType, "Unsupported Media Type: the body must not be compressed")
 		return m, false
 	}
 	body, err := h.readBody(w, r)

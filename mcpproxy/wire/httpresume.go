@@ -21,6 +21,7 @@ type cursor struct {
 	last  string        // id of the newest event
 	retry time.Duration // the server's wish, -1 without one
 	moved bool          // the last response brought a new event id
+	torn  bool          // it brought nothing and did not end by itself, as one does that asks for polling
 }
 
 func (c *cursor) move(r *eventReader) {
@@ -49,33 +50,42 @@ func (p *httpPeer) resume(c *call, place *cursor, lost *Error) *Error {
 		if !sleep(c.ctx, place.wait(resumeWait, max(failed, empty))) {
 			return lost
 		}
-		place.moved = false
-		resp, err := p.get(c.ctx, c.header, place.last)
-		if err != nil {
-			failed++
-			continue
-		}
-		if resp.StatusCode >= 500 {
-			discard(resp)
-			failed++
-			continue
-		}
-		if resp.StatusCode != http.StatusOK || mediaType(resp.Header) != eventsType {
-			discard(resp)
-			return lost
-		}
-		failed = 0
-		e := p.follow(c, resp.Body, place)
-		if e == nil || e.Kind != Lost {
+		place.moved, place.torn = false, false
+		e, again := p.poll(c, place)
+		switch {
+		case e == nil || e.Kind != Lost:
 			return e
-		}
-		if place.moved || place.retry >= 0 {
-			empty = 0
-		} else {
+		case !again:
+			return lost
+		case place.torn:
+			failed++
+		case place.moved || place.retry >= 0:
+			failed, empty = 0, 0
+		default:
+			failed = 0
 			empty++
 		}
 	}
 	return lost
+}
+
+// poll asks once for the rest of c's stream; again tells that after a Lost
+// there may be more.
+func (p *httpPeer) poll(c *call, place *cursor) (e *Error, again bool) {
+	lost := &Error{Kind: Lost}
+	resp, err := p.get(c.ctx, c.header, place.last)
+	switch {
+	case err != nil:
+		place.torn = true
+		return lost, true
+	case resp.StatusCode == http.StatusOK && mediaType(resp.Header) == eventsType:
+		e := p.follow(c, resp.Body, place)
+		place.torn = place.torn && !place.moved
+		return e, true
+	}
+	discard(resp)
+	place.torn = true
+	return lost, resp.StatusCode >= 500
 }
 
 // get opens an event stream, behind the event last if that is not "".
@@ -103,27 +113,42 @@ func (p *httpPeer) Ready() {
 	p.stopWatch = cancel
 	h := p.current
 	p.streams.Go(func() {
+		defer OnPanic()
 		defer cancel()
 		p.watch(ctx, h)
 	})
 }
 
 // watch keeps the GET stream open until ctx ends or the server says that it
-// has none, or no such session: that shows at the next request.
+// has none, or no such session. A failure once it was open, or of a server out
+// of reach, is told: without other requests it may be the only sign.
 func (p *httpPeer) watch(ctx context.Context, h http.Header) {
 	place := cursor{retry: -1}
+	opened := false
 	for failed := 0; ; failed++ {
 		began := time.Now()
 		place.moved = false
 		var asked time.Duration
 		resp, err := p.get(ctx, h, place.last)
-		if err == nil {
-			if !worthwhile(resp) {
+		switch {
+		case err != nil:
+			p.trouble(ctx, p.redact(err))
+		case resp.StatusCode == http.StatusOK:
+			if mediaType(resp.Header) != eventsType {
 				discard(resp)
 				return
 			}
-			asked = retryAfter(resp.Header, began)
+			opened = true
 			p.listen(resp, &place)
+		default:
+			asked = retryAfter(resp.Header, began)
+			if opened {
+				p.trouble(ctx, p.statusError(resp).Err)
+			}
+			discard(resp)
+			if !mayPass(resp.StatusCode) {
+				return
+			}
 		}
 		if place.moved || time.Since(began) > watchSteady {
 			failed = 0
@@ -134,25 +159,22 @@ func (p *httpPeer) watch(ctx context.Context, h http.Header) {
 	}
 }
 
-// worthwhile tells a stream, or a failure that may pass, from a refusal.
-func worthwhile(resp *http.Response) bool {
-	switch s := resp.StatusCode; {
-	case s == http.StatusOK:
-		return mediaType(resp.Header) == eventsType
-	case s == http.StatusNotImplemented:
-		return false
-	default:
-		return s >= 500 || s == http.StatusTooManyRequests || s == http.StatusRequestTimeout
+func (p *httpPeer) trouble(ctx context.Context, err error) {
+	if p.ev.Trouble != nil && ctx.Err() == nil {
+		p.ev.Trouble(&Error{Kind: Lost, Err: err})
 	}
+}
+
+// mayPass tells a failure that may pass from a refusal.
+func mayPass(status int) bool {
+	return status >= 500 && status != http.StatusNotImplemented ||
+		status == http.StatusTooManyRequests || status == http.StatusRequestTimeout
 }
 
 // listen delivers what comes on the GET stream. An event that is too large or
 // no message is skipped: nothing here tells whose it was.
 func (p *httpPeer) listen(resp *http.Response, place *cursor) {
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return
-	}
 	r := newEventReader(resp.Body, p.limits.Message)
 	defer r.free()
 	for {

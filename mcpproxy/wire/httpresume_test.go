@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 )
@@ -73,6 +75,13 @@ func holds(text string) func(*http.Request) (*http.Response, error) {
 		}{io.MultiReader(strings.NewReader(text), pr), pr}
 		return resp, nil
 	}
+}
+
+// tears is a step whose stream breaks off in the middle of an event.
+func tears(r *http.Request) (*http.Response, error) {
+	resp, err := says("")(r)
+	resp.Body = io.NopCloser(io.MultiReader(strings.NewReader("data: {"), iotest.ErrReader(io.ErrUnexpectedEOF)))
+	return resp, err
 }
 
 // played runs one peer over the steps in a bubble.
@@ -141,6 +150,7 @@ func TestResumeGivesUp(t *testing.T) {
 		"session is gone":   {[]func(*http.Request) (*http.Response, error){primed, gives(404, "text/plain", "")}, 2, Lost},
 		"no stream":         {[]func(*http.Request) (*http.Response, error){primed, gives(200, "text/html", "")}, 2, Lost},
 		"nothing new":       {[]func(*http.Request) (*http.Response, error){primed, says("")}, 1 + emptyPolls, Lost},
+		"torn each time":    {[]func(*http.Request) (*http.Response, error){says("id: e1\nretry: 50\ndata:\n\n"), tears}, 1 + resumeTries, Lost},
 		"malformed at last": {[]func(*http.Request) (*http.Response, error){primed, says("data: {\n\n")}, 2, Malformed},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -222,6 +232,38 @@ func TestWatchStopsWhereThereIsNone(t *testing.T) {
 				t.Errorf("%d: round trips %q", c.status, trips)
 			}
 		}, gives(c.status, c.kind, ""))
+	}
+}
+
+// A server that goes away while nobody calls it shows on the GET stream alone.
+func TestWatchTellsTrouble(t *testing.T) {
+	type steps = []func(*http.Request) (*http.Response, error)
+	open := says(note)
+	for name, c := range map[string]struct {
+		steps steps
+		want  string
+	}{
+		"refused":             {steps{open, breaks, open, holds("")}, "unexpected EOF"},
+		"refused at first":    {steps{breaks, holds("")}, "unexpected EOF"},
+		"no such session":     {steps{open, gives(404, "", "")}, "HTTP status 404 Not Found"},
+		"gateway":             {steps{open, gives(502, "", ""), holds("")}, "HTTP status 502 Bad Gateway"},
+		"ends and comes back": {steps{open, open, holds("")}, ""},
+		"has never had one":   {steps{gives(500, "", ""), gives(405, "", "")}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			played(t, func(t *testing.T, p Peer, o *owner, s *script) {
+				p.Ready()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				got := ""
+				if err := errors.Join(o.troubles...); err != nil {
+					got = err.Error()
+				}
+				if !strings.HasSuffix(got, c.want) || (got == "") != (c.want == "") {
+					t.Errorf("told %q, want %q", got, c.want)
+				}
+			}, c.steps...)
+		})
 	}
 }
 

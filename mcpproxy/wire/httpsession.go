@@ -177,6 +177,7 @@ func (hs *httpSession) handle(m Message, st Stream) bool {
 
 // expire runs when the session may have been idle for long enough.
 func (hs *httpSession) expire() {
+	defer OnPanic()
 	hs.mu.Lock()
 	if hs.ended.Load() {
 		hs.mu.Unlock()

@@ -90,10 +90,8 @@ func (st *httpStream) enqueue(raw []byte, answer bool) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	switch {
-	case st.goneLocked():
+	case st.goneLocked() || st.ended:
 		return ErrGone
-	case st.ended:
-		return nil
 	case !answer && st.fullLocked(len(raw)):
 		st.signalLocked()
 		return ErrFull

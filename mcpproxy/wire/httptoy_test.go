@@ -169,6 +169,8 @@ func (c *toyClient) try(ctx context.Context, method, path, body string, headers 
 	}
 	for i := 0; i < len(headers); i += 2 {
 		switch k, v := headers[i], headers[i+1]; {
+		case k[0] == '+': // one more of the same name
+			r.Header.Add(k[1:], v)
 		case v == "":
 			r.Header.Del(k)
 		case k == "Host":

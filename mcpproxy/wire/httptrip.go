@@ -135,7 +135,7 @@ func port(u *url.URL) string {
 	return map[string]string{"http": "80", "https": "443"}[u.Scheme]
 }
 
-// redact names the server by scheme, host and path and keeps the URL that
+// redact names the server by scheme and host and keeps the URL that
 // net/http may have put into err out of its text.
 func (b *caller) redact(err error) error {
 	if ue, ok := errors.AsType[*url.Error](err); ok {

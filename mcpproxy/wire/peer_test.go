@@ -28,6 +28,7 @@ type owner struct {
 	outcomes map[uint64][]outcome
 	messages []string // "<via> <method>", in order
 	closed   []error
+	troubles []error
 	over     bool // Close has returned
 	late     int  // events after that
 }
@@ -58,7 +59,8 @@ func (o *owner) events() Events {
 		Message: func(m Message, via uint64) {
 			o.note(func() { o.messages = append(o.messages, fmt.Sprint(via, " ", m.Method)) })
 		},
-		Closed: func(err error) { o.note(func() { o.closed = append(o.closed, err) }) },
+		Closed:  func(err error) { o.note(func() { o.closed = append(o.closed, err) }) },
+		Trouble: func(e *Error) { o.note(func() { o.troubles = append(o.troubles, e) }) },
 	}
 }
 

@@ -276,6 +276,7 @@ func (p *process) end() {
 // right now, which says more.
 func (p *process) broken(why string) {
 	time.AfterFunc(afterExit, func() {
+		defer OnPanic()
 		select {
 		case <-p.exited:
 		default:

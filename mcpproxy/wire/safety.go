@@ -46,7 +46,7 @@ func (h *HTTP) admit(w http.ResponseWriter, r *http.Request) (principal string, 
 		h.refuse(w, r, http.StatusForbidden, "Forbidden: the Host header names no loopback address")
 		return "", false
 	}
-	if origin := r.Header.Get("Origin"); origin != "" {
+	if origin := strings.Join(r.Header["Origin"], ", "); origin != "" { // several are no origin
 		if !h.originAllowed(origin) {
 			h.refuse(w, r, http.StatusForbidden, "Forbidden: this Origin is not allowed")
 			return "", false

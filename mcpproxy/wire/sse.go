@@ -2,7 +2,7 @@ package wire
 
 import (
 	"net/http"
-	"sync/atomic"
+	"sync"
 )
 
 // serveSSE opens a session of HTTP+SSE (2024-11-05): its stream carries
@@ -75,14 +75,17 @@ func (h *HTTP) serveMessage(w http.ResponseWriter, r *http.Request, principal st
 // session's own stream.
 type sseRequest struct {
 	hs    *httpSession
-	ended atomic.Bool
+	mu    sync.Mutex // also orders Send and Answer
+	ended bool
 }
 
 var _ Stream = (*sseRequest)(nil)
 
 func (q *sseRequest) Send(raw []byte, _ bool) error {
-	if q.ended.Load() {
-		return nil
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ended {
+		return ErrGone
 	}
 	return q.hs.own.enqueue(raw, false)
 }
@@ -90,9 +93,12 @@ func (q *sseRequest) Send(raw []byte, _ bool) error {
 // Answer ends the session if there is no room: its client would wait for the
 // answer for ever.
 func (q *sseRequest) Answer(raw []byte, _ bool) error {
-	if q.ended.Swap(true) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ended {
 		return nil
 	}
+	q.ended = true
 	err := q.hs.own.enqueue(raw, false)
 	if err == ErrFull {
 		q.hs.own.quit()
@@ -102,7 +108,10 @@ func (q *sseRequest) Answer(raw []byte, _ bool) error {
 }
 
 func (q *sseRequest) Drop() {
-	if !q.ended.Swap(true) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.ended {
+		q.ended = true
 		q.settle()
 	}
 }

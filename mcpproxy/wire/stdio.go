@@ -26,6 +26,9 @@ func ServeStdio(ctx context.Context, in io.Reader, out io.Writer, h Handler, l L
 	var err error
 	select {
 	case err = <-read:
+		if e, ok := h.(InputEnder); ok {
+			e.InputEnded(c.session)
+		}
 	case <-ctx.Done():
 		c.over.Store(true)
 		if f, ok := in.(*os.File); ok && f.SetReadDeadline(time.Unix(1, 0)) == nil {
@@ -111,21 +114,39 @@ func (e *TooLong) parseError() *ParseError {
 // stdioStream is the stream of one request: the session's own, until it ends.
 type stdioStream struct {
 	c    *stdioConn
-	over sync.Once
+	mu   sync.Mutex // also orders Send and Answer
+	over bool
 }
 
 var _ Stream = (*stdioStream)(nil)
 
-func (s *stdioStream) Send(raw []byte, more bool) error { return s.c.w.Send(raw, more) }
+func (s *stdioStream) Send(raw []byte, more bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return ErrGone
+	}
+	return s.c.w.Send(raw, more)
+}
 
 func (s *stdioStream) Answer(raw []byte, more bool) (err error) {
-	s.over.Do(func() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.over {
+		s.over = true
 		err = s.c.w.Send(raw, more)
 		s.c.finished()
-	})
+	}
 	return err
 }
 
-func (s *stdioStream) Drop() { s.over.Do(s.c.finished) }
+func (s *stdioStream) Drop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.over {
+		s.over = true
+		s.c.finished()
+	}
+}
 
 func (s *stdioStream) OnLeave(func()) {}

@@ -48,6 +48,12 @@ type Handler interface {
 	Closed(s *Session)
 }
 
+// InputEnder is a [Handler] that wants to know that a client's input has ended:
+// it still takes what was under way, but will answer and ask nothing more.
+type InputEnder interface {
+	InputEnded(s *Session)
+}
+
 // Stream carries what belongs to one request back to its client: over stdio
 // and SSE it is the session's own stream, over HTTP the response of the POST.
 // It is safe for concurrent use and keeps the order of its callers.
@@ -161,6 +167,9 @@ type Events struct {
 	// Closed tells, once, that the connection is gone; requests under way have
 	// failed before. Not called by Close.
 	Closed func(err error)
+	// Trouble tells that the connection's own stream failed, which is no
+	// request's: legacy HTTP's GET stream. Nil: not wanted.
+	Trouble func(err *Error)
 }
 
 // Limits bounds what a peer or client may make us hold. The zero value means

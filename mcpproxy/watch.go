@@ -1,0 +1,108 @@
+package mcpproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentarmor/agentarmor/health"
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
+)
+
+// verifyWithin bounds the exchange that tells a lost call from a lost server.
+const verifyWithin = 5 * time.Second
+
+// watch waits for the end of c and sets the state meanwhile. A single failed
+// call ends nothing: a server that answers an exchange of ours stays in service.
+func (in *instance) watch(ctx context.Context, c *conn) error {
+	now := standing{state: health.Starting}
+	if !in.o.lists {
+		now.state = health.Ready
+	}
+	var rested <-chan time.Time // ends a 429
+	var verified <-chan error   // the outcome of an exchange under way
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.done:
+			return endOf(c)
+		case <-c.expired:
+			return errSessionLost
+		case e := <-c.trouble:
+			in.tracker.Failed(in.secrets.mask(e.Error()))
+			switch {
+			case isThrottled(e) || e.Status == 401:
+				err = e
+			case verified == nil:
+				verified = c.verifySoon(ctx)
+			}
+		case err = <-verified:
+			verified = nil
+		case <-rested:
+			rested = nil
+			in.enter(serving, c)
+			c.lists.repeat()
+		case now = <-c.lists.standing:
+			in.tracker.Succeeded()
+		}
+		if e, ok := errors.AsType[*wire.Error](err); ok && isThrottled(e) {
+			rested = time.After(in.throttle(e))
+		} else if err != nil {
+			return err
+		}
+		if rested == nil {
+			in.tracker.Set(now.state, in.secrets.mask(now.reason), time.Time{})
+		}
+	}
+}
+
+// throttle takes the connection out of service, for the time returned.
+func (in *instance) throttle(e *wire.Error) time.Duration {
+	delay := throttleDelay(e)
+	in.enter(serving, nil)
+	in.tracker.Set(health.Throttled, "HTTP status 429", time.Now().Add(delay))
+	return delay
+}
+
+func throttleDelay(err *wire.Error) time.Duration { return max(err.RetryAfter, throttleAtMin) }
+
+// verifySoon runs verify beside the calls.
+func (c *conn) verifySoon(ctx context.Context) <-chan error {
+	verified := make(chan error, 1)
+	c.work.Go(func() {
+		defer wire.OnPanic()
+		verified <- c.verify(ctx)
+	})
+	return verified
+}
+
+// verify makes an exchange that a living server answers, if only with an
+// error. Otherwise it returns how that failed.
+func (c *conn) verify(ctx context.Context) error {
+	silent := &wire.Error{Kind: wire.Lost, Err: fmt.Errorf("no answer within %v", verifyWithin)}
+	ctx, cancel := context.WithTimeoutCause(ctx, verifyWithin, silent)
+	defer cancel()
+	method := "ping"
+	if c.modern {
+		method = "server/discover"
+	}
+	_, err := c.call(ctx, method, nil)
+	e, ok := errors.AsType[*wire.Error](err)
+	if ok && e.Kind == wire.Lost && ctx.Err() == nil {
+		// It may have met another idle connection that the server has closed.
+		_, err = c.call(ctx, method, nil)
+		e, ok = errors.AsType[*wire.Error](err)
+	}
+	switch {
+	case !ok:
+		return err
+	case e.Kind == wire.SessionLost:
+		return errSessionLost
+	case e.Kind == wire.HTTPStatus && e.Status < 500 && !isAuth(e) && !isThrottled(e):
+		return nil
+	}
+	return e
+}
