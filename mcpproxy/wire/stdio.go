@@ -12,7 +12,8 @@ import (
 
 // ServeStdio serves one client over in and out until in ends, then waits until
 // every request it has read is answered, and returns nil; at the end of ctx, or
-// when out fails, it returns at once. An error is one of reading. Standard streams should come from [Pollable].
+// when out fails or its reader is gone, it returns at once. An error is one of
+// reading. Standard streams should come from [Pollable].
 func ServeStdio(ctx context.Context, in io.Reader, out io.Writer, h Handler, l Limits) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -35,10 +36,7 @@ func ServeStdio(ctx context.Context, in io.Reader, out io.Writer, h Handler, l L
 			<-read
 		} // else the read cannot be interrupted and is left behind
 	}
-	select {
-	case <-c.idle:
-	case <-ctx.Done():
-	}
+	c.awaitAnswers(ctx, out)
 	c.w.Close(ctx)
 	h.Closed(c.session)
 	if errors.Is(err, io.EOF) {
@@ -55,6 +53,25 @@ type stdioConn struct {
 	underWay atomic.Int64 // requests without an answer, and the reader
 	idle     chan struct{}
 	over     atomic.Bool // nothing more is handled
+}
+
+// awaitAnswers waits until all requests read are answered, nobody is left to
+// read the answers, or ctx ends.
+func (c *stdioConn) awaitAnswers(ctx context.Context, out io.Writer) {
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	for {
+		select {
+		case <-c.idle:
+			return
+		case <-ctx.Done():
+			return
+		case <-look.C:
+			if f, ok := out.(*os.File); ok && hungUp(f) {
+				return
+			}
+		}
+	}
 }
 
 func (c *stdioConn) finished() {

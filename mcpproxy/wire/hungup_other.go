@@ -1,0 +1,7 @@
+//go:build !unix
+
+package wire
+
+import "os"
+
+func hungUp(*os.File) bool { return false }
