@@ -20,7 +20,7 @@ const modulePath = "github.com/agentarmor/agentarmor"
 // "/" stands for everything below. Tests may import more.
 var imports = map[string][]string{
 	"health":                 nil,
-	"mcpproxy/wire":          nil,
+	"mcpproxy/wire":          {"golang.org/x/sys/unix"},
 	"mcpproxy/event":         nil,
 	"mcpproxy/builtin":       {"github.com/mark3labs/mcp-go/"},
 	"mcpproxy":               {modulePath + "/health", modulePath + "/mcpproxy/", "github.com/mark3labs/mcp-go/server", "github.com/yosida95/uritemplate/v3"},
