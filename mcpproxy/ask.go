@@ -44,11 +44,23 @@ func (a *ask) refuse(why string) {
 	a.done(wire.Message{Error: errorObject(wire.CodeMethodNotFound, "AgentArmor: "+why)})
 }
 
-// needs names the client capability a server request takes.
+// needs names the client capability a server request takes; a visit to a URL
+// takes its member url too.
 var needs = map[string]string{
 	"sampling/createMessage": "sampling",
 	"elicitation/create":     "elicitation",
 	"roots/list":             "roots",
+}
+
+// supports tells whether a client with caps can be asked. An elicitation
+// capability that names no mode means forms (2025-11-25, client/elicitation).
+func supports(caps []byte, method string, params []byte) bool {
+	need := needs[method]
+	if need == "" || !has(caps, need) {
+		return false
+	}
+	mode, _ := wire.String(wire.Get(params, "mode"))
+	return need != "elicitation" || mode != "url" || has(wire.Get(caps, need), mode)
 }
 
 // asked routes a request of an upstream to the client whose call caused it:
@@ -78,7 +90,7 @@ func (p *Proxy) asked(c *conn, m wire.Message, via uint64) {
 	case m.Method == "sampling/createMessage" && c.in.o.cfg.Sampling == "refuse":
 		a.call = nil
 		a.refuse("sampling is refused by the configuration")
-	case !has(caps, need):
+	case !supports(caps, m.Method, m.Params):
 		a.call = nil
 		a.refuse("the client that caused this call does not support " + need)
 	case k != nil && k.request().modern:
@@ -88,7 +100,7 @@ func (p *Proxy) asked(c *conn, m wire.Message, via uint64) {
 		if k != nil {
 			if st, ok = k.askStarted(); !ok {
 				a.call = nil
-				a.refuse("the call that caused this request has ended")
+				a.refuse(callEnded)
 				return
 			}
 		}
@@ -102,10 +114,13 @@ func (p *Proxy) asked(c *conn, m wire.Message, via uint64) {
 // upstream that names neither. With several candidates it finds none: a
 // request must not reach the wrong user.
 func (p *Proxy) causer(c *conn, via uint64) (cl *client, k *call, why string) {
-	if k, ok := c.lookup(via).(*call); ok && via != 0 {
+	if k, ok := c.lookup(via).(*call); ok {
 		return k.request().c, k, ""
 	}
-	calls := c.routed()
+	var calls []*call
+	if via == 0 { // else it came with a request of ours, or a call that has ended
+		calls = c.routed()
+	}
 	if len(calls) == 0 {
 		if owner := c.in.owner; owner != nil {
 			return owner, nil, ""
@@ -127,7 +142,10 @@ func (p *Proxy) causer(c *conn, via uint64) (cl *client, k *call, why string) {
 	return first.c, calls[len(calls)-1], ""
 }
 
-const severalCauses = "calls of several clients can have caused it and nothing tells which one did"
+const (
+	severalCauses = "calls of several clients can have caused it and nothing tells which one did"
+	callEnded     = "the call that caused this request has ended"
+)
 
 // onlyLegacyCalls tells whether everybody whom c serves now can be asked for roots.
 func (c *conn) onlyLegacyCalls() bool {
@@ -292,7 +310,8 @@ func (k *call) answeredAsk() {
 	}
 }
 
-// dropAsks tells clients that questions caused by a call that ended are void.
+// dropAsks ends the questions caused by a call that ended: for the client, and
+// for who waits for its answer.
 func (p *Proxy) dropAsks(k *call) {
 	c := k.request().c
 	c.mu.Lock()
@@ -306,16 +325,12 @@ func (p *Proxy) dropAsks(k *call) {
 	c.mu.Unlock()
 	for _, a := range void {
 		c.cancelAsk(a, "the call that caused this request has ended")
-		if a.result != nil { // somebody of ours waits
-			a.refuse("the call has ended")
-		}
+		a.refuse(callEnded)
 	}
 }
 
 func (c *client) cancelAsk(a *ask, reason string) {
-	params := append([]byte(`{"requestId":`), wire.AppendString(nil, a.id)...)
-	params = append(params, `,"reason":`...)
-	params = append(wire.AppendString(params, reason), '}')
+	params := cancelledParams(wire.AppendString(nil, a.id), reason)
 	_ = c.s.Send(wire.AppendNotification(nil, "notifications/cancelled", params), false) // best effort
 }
 

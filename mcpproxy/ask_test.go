@@ -101,6 +101,28 @@ func TestQuestionsOfUnknownCauseAreRefused(t *testing.T) {
 	}
 }
 
+// A stream that is no call's, or no longer, says that no other call was the cause.
+func TestQuestionOnAStreamOfAnEndedCall(t *testing.T) {
+	srv := silentTool()
+	bubble(t, srv, func(t *testing.T, r *rig) {
+		a, b := r.client(everything), r.client(everything)
+		first := a.send(callT1("1", ""))
+		synctest.Wait()
+		via := srv.peer().lastID(t, "tools/call")
+		b.send(callT1("1", ""))
+		synctest.Wait()
+		srv.peer().result(via, `{"content":[]}`)
+		wantPart(t, first.text(), `"result"`)
+		for _, via := range []uint64{via, srv.peer().lastID(t, "tools/list")} {
+			srv.peer().sayVia(via, elicitation)
+		}
+		if got := b.take(); got != nil {
+			t.Errorf("the other client got %v", got)
+		}
+		wantPart(t, srv.peer().responses(), `"id":"q1","error":{"code":-32601`)
+	})
+}
+
 // A single client that is the only one there can be is asked also between calls.
 func TestOnlyClientIsAskedBetweenCalls(t *testing.T) {
 	bubble(t, silentTool(), func(t *testing.T, r *rig) {
@@ -144,6 +166,7 @@ func TestQuestionsToOneClientAreBounded(t *testing.T) {
 func TestQuestionsThatCannotBeAsked(t *testing.T) {
 	for _, tt := range []struct{ name, caps, question, want string }{
 		{"capability missing", `{"sampling":{}}`, elicitation, "does not support elicitation"},
+		{"forms only", everything, `{"jsonrpc":"2.0","id":"q1","method":"elicitation/create","params":{"mode":"url"}}`, "does not support elicitation"},
 		{"unknown method", everything, `{"jsonrpc":"2.0","id":"q1","method":"odd/ask"}`, "method not supported: odd/ask"},
 		{"refused by the configuration", everything, sampling, "sampling is refused by the configuration"},
 	} {
@@ -279,6 +302,9 @@ func TestCancelledCallVoidsItsQuestion(t *testing.T) {
 				if n := len(r.p.clientOf(c.s).asks); n != 0 {
 					t.Errorf("%d questions are left", n)
 				}
+				if name == "legacy" { // it may wait for the answer all the same
+					wantPart(t, srv.peer().responses(), `"id":"q1","error":{"code":-32601`)
+				}
 			})
 		})
 	}
@@ -287,7 +313,7 @@ func TestCancelledCallVoidsItsQuestion(t *testing.T) {
 func TestURLElicitationIsCompletedForTheOneAsked(t *testing.T) {
 	a, b := silentTool(), silentTool()
 	bubbles(t, Config{}, map[string]*fakeServer{"a": a, "b": b}, func(t *testing.T, r *rig) {
-		c, other := r.client(everything), r.client(everything)
+		c, other := r.client(`{"elicitation":{"url":{}}}`), r.client(everything)
 		c.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__t1"}}`)
 		synctest.Wait()
 		a.peer().say(`{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{"mode":"url","url":"https://x.invalid","elicitationId":"e1","message":"?"}}`)

@@ -16,19 +16,20 @@ type call struct {
 	r *request // the client's request; replaced when a parked call is resumed
 	target
 
-	mu     sync.Mutex
-	in     *instance
-	conn   *conn
-	id     uint64 // upstream's, on conn
-	done   bool
-	budget budget
-	lostOK bool    // a lost session may still be renewed once
-	asking int     // requests of the upstream that wait for the client
-	parked *parked // set once the call has asked a modern client for input
-	extra  []wire.Edit
-	rounds int             // input_required rounds answered for a legacy client
-	ctx    context.Context // of what waits on the call's behalf; nil: nothing did
-	leave  context.CancelFunc
+	mu      sync.Mutex
+	in      *instance
+	conn    *conn
+	id      uint64 // upstream's, on conn
+	done    bool
+	stopped bool // the upstream was told that nobody waits
+	budget  budget
+	lostOK  bool    // a lost session may still be renewed once
+	asking  int     // requests of the upstream that wait for the client
+	parked  *parked // set once the call has asked a modern client for input
+	extra   []wire.Edit
+	rounds  int             // input_required rounds answered for a legacy client
+	ctx     context.Context // of what waits on the call's behalf; nil: nothing did
+	leave   context.CancelFunc
 }
 
 // target is where a request goes: an upstream, and the member of params that
@@ -68,7 +69,7 @@ func (p *Proxy) forward(r *request, t target) {
 	}
 	k.mu.Lock()
 	if !k.done { // the client may have left already
-		k.budget.start(k.up.callTimeout(k), k.up.maxCallTime(), k.expire)
+		k.budget.start(k.timeout(), k.up.cfg.maxCallTime(), k.expire)
 	}
 	k.mu.Unlock()
 	r.st.OnLeave(func() { k.left(r) })
@@ -77,6 +78,16 @@ func (p *Proxy) forward(r *request, t target) {
 		return
 	}
 	p.work.Go(k.sendWhenReady)
+}
+
+// timeout is the tool's own, else the upstream's.
+func (k *call) timeout() time.Duration {
+	if k.r.method == "tools/call" {
+		if t := k.up.cfg.Tools[k.name].CallTimeout; t > 0 {
+			return t
+		}
+	}
+	return k.up.cfg.callTimeout()
 }
 
 // left cancels the call if r is still the request it serves.
@@ -126,6 +137,13 @@ func (k *call) send(conn *conn) {
 	k.mu.Unlock()
 	if err := conn.send(out); err != nil {
 		k.failed(err)
+		return
+	}
+	k.mu.Lock()
+	stopped := k.stopped
+	k.mu.Unlock()
+	if stopped { // maybe before the request was on its way
+		conn.cancel(out.ID, "the call has ended")
 	}
 }
 
@@ -188,7 +206,7 @@ func (k *call) meta(conn *conn, id uint64) []byte {
 			caps = []byte(`{}`)
 		}
 		if info == nil {
-			info = k.p.clientInfo
+			info = k.p.info
 		}
 		edits = append(edits,
 			wire.Edit{Key: wire.MetaPrefix + "protocolVersion", Value: wire.AppendString(nil, conn.version)},
@@ -282,7 +300,7 @@ func (k *call) resultFor(result []byte) []byte {
 		if meta == nil {
 			meta = []byte(`{}`)
 		}
-		edits = append(edits, wire.Edit{Key: "_meta", Value: wire.Rewrite(nil, meta, wire.Edit{Key: server, Value: k.p.serverInfo})})
+		edits = append(edits, wire.Edit{Key: "_meta", Value: wire.Rewrite(nil, meta, wire.Edit{Key: server, Value: k.p.info})})
 		if wire.Get(result, "resultType") == nil {
 			edits = append(edits, wire.Edit{Key: "resultType", Value: []byte(`"complete"`)})
 		}
@@ -364,11 +382,19 @@ func (k *call) cancel(reason string) {
 // every stdio one get a notification; modern HTTP sees its stream closed.
 func (k *call) stopUpstream(reason string) {
 	k.mu.Lock()
-	conn, id := k.conn, k.id
+	conn, id, c := k.conn, k.id, k.r.c
+	k.stopped = true
+	var void []question
+	if k.parked != nil {
+		void, k.parked.pending = k.parked.pending, nil
+	}
 	k.mu.Unlock()
 	if conn != nil && conn.forget(id) {
-		conn.abandoned(k.request().c)
+		conn.abandoned(c)
 		conn.cancel(id, reason)
+	}
+	for _, q := range void {
+		q.ask.refuse(callEnded)
 	}
 	k.p.dropAsks(k)
 }

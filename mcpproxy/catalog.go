@@ -74,14 +74,16 @@ const (
 	kinds // how many there are
 )
 
-// kindTable holds how each list is spelled: in words, in its result, and
-// which member of an entry is its name.
-var kindTable = [kinds]struct{ noun, member, key string }{
+// kindTable holds how each list is spelled: in words and in remembered files, in
+// its result, and which member of an entry is its name.
+var kindTable = [kinds]kindRow{
 	tools:     {"tool", "tools", "name"},
 	prompts:   {"prompt", "prompts", "name"},
 	resources: {"resource", "resources", "uri"},
 	templates: {"template", "resourceTemplates", "uriTemplate"},
 }
+
+type kindRow struct{ noun, member, key string }
 
 func (k listKind) String() string { return kindTable[k].noun }
 

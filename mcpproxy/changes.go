@@ -111,7 +111,7 @@ func (c *changes) tellStatus() {
 	}
 	defer c.running.Done()
 	tell := func(uri string) {
-		c.p.tellUpdated("", uri, append(append([]byte(`{"uri":`), wire.AppendString(nil, uri)...), '}'), func(*client) bool { return true })
+		c.p.tellUpdated("", uri, uriData(wire.AppendString(nil, uri)), func(*client) bool { return true })
 	}
 	tell(statusURI)
 	for _, name := range sortedKeys(dirty) {

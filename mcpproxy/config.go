@@ -49,5 +49,18 @@ type ToolConfig struct {
 	CallTimeout time.Duration // 0: the upstream's
 }
 
+func (u *UpstreamConfig) startupTimeout() time.Duration {
+	return orDefault(u.StartupTimeout, 2*time.Minute)
+}
+func (u *UpstreamConfig) callTimeout() time.Duration { return orDefault(u.CallTimeout, time.Minute) }
+func (u *UpstreamConfig) maxCallTime() time.Duration { return orDefault(u.MaxCallTime, 10*time.Minute) }
+
+func orDefault(d, def time.Duration) time.Duration {
+	if d > 0 {
+		return d
+	}
+	return def
+}
+
 // Stdio tells whether the upstream is a process.
 func (u *UpstreamConfig) Stdio() bool { return u.Command != "" }

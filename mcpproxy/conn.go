@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -132,9 +134,14 @@ func (c *conn) cancel(id uint64, reason string) {
 	if c.modern && c.transport != "stdio" {
 		return
 	}
-	params := append([]byte(`{"requestId":`), wire.AppendID(nil, id)...)
+	c.notify("notifications/cancelled", cancelledParams(wire.AppendID(nil, id), reason))
+}
+
+// cancelledParams are those of notifications/cancelled for the raw id.
+func cancelledParams(id []byte, reason string) []byte {
+	params := append([]byte(`{"requestId":`), id...)
 	params = wire.AppendString(append(params, `,"reason":`...), reason)
-	c.notify("notifications/cancelled", append(params, '}'))
+	return append(params, '}')
 }
 
 // pending is the number of requests without an answer.
@@ -142,6 +149,32 @@ func (c *conn) pending() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.waiters)
+}
+
+// lookup returns the waiter of a request under way, nil if there is none.
+func (c *conn) lookup(id uint64) waiter {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.waiters[id]
+}
+
+// routed returns the calls of clients under way, oldest first.
+func (c *conn) routed() []*call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var calls []*call
+	for _, id := range slices.Sorted(maps.Keys(c.waiters)) {
+		if k, ok := c.waiters[id].(*call); ok {
+			calls = append(calls, k)
+		}
+	}
+	return calls
+}
+
+// respond sends our answer to a request of the server; a connection that is
+// gone needs none.
+func (c *conn) respond(raw []byte) {
+	_ = c.send(wire.Outgoing{Body: raw})
 }
 
 // call sends a request of our own and waits for its response, which may be an

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
@@ -71,22 +70,6 @@ func (in *instance) setFallback(transport string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.fallback = transport
-}
-
-func (in *instance) startupTimeout() time.Duration {
-	return orDefault(in.o.cfg.StartupTimeout, 2*time.Minute)
-}
-
-func (in *instance) callTimeout() time.Duration { return orDefault(in.o.cfg.CallTimeout, time.Minute) }
-
-func (in *instance) maxCallTime() time.Duration {
-	return orDefault(in.o.cfg.MaxCallTime, 10*time.Minute)
-}
-
-func (in *instance) setListing(l *listing) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	in.list = l
 }
 
 // failedOwn is what a request of our own that failed in transport leads to.

@@ -65,7 +65,7 @@ type attempt struct {
 
 // connect returns a connection that is ready for calls.
 func (in *instance) connect(ctx context.Context) (*conn, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, in.startupTimeout(), errStartup)
+	ctx, cancel := context.WithTimeoutCause(ctx, in.o.cfg.startupTimeout(), errStartup)
 	defer cancel()
 	a := &attempt{in: in, ctx: ctx, transport: in.transport()}
 	c, err := a.run()
@@ -94,9 +94,9 @@ func (a *attempt) run() (*conn, error) {
 	budget := discoverBudget
 	switch {
 	case second == eraUnknown:
-		budget = a.in.startupTimeout()
+		budget = a.in.o.cfg.startupTimeout()
 	case a.in.era == eraModern:
-		budget = a.in.startupTimeout() / 2 // it has answered before, and may start slowly
+		budget = a.in.o.cfg.startupTimeout() / 2 // it has answered before, and may start slowly
 	}
 	for _, e := range []era{first, second} {
 		if e == eraUnknown {

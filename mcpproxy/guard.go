@@ -82,7 +82,7 @@ func (k *call) unavailable(class health.Class, reason string, retryAt time.Time)
 	result = append(result, meta...)
 	if k.r.modern {
 		result = append(result, `,"`+wire.MetaPrefix+`serverInfo":`...)
-		result = append(result, k.p.serverInfo...)
+		result = append(result, k.p.info...)
 		result = append(result, `},"resultType":"complete"}`...)
 	} else {
 		result = append(result, `}}`...)
@@ -94,7 +94,7 @@ func (k *call) unavailable(class health.Class, reason string, retryAt time.Time)
 func (k *call) text(class health.Class, reason string, retryAt time.Time) string {
 	var b strings.Builder
 	executed := class.Executed()
-	fmt.Fprintf(&b, "%s is unavailable: upstream %s, %s.", clip(k.asClients, 80), k.up.cfg.Name, clip(reason, 120))
+	fmt.Fprintf(&b, "%s is unavailable: upstream %s, %s.", cut(k.asClients, 80), k.up.cfg.Name, cut(reason, 120))
 	switch executed {
 	case "no":
 		b.WriteString(" It was not executed.")
@@ -104,7 +104,7 @@ func (k *call) text(class health.Class, reason string, retryAt time.Time) string
 	if !retryAt.IsZero() {
 		fmt.Fprintf(&b, " Do not retry before %s.", retryAt.UTC().Format(time.RFC3339))
 	}
-	return clip(b.String(), 300)
+	return cut(b.String(), 300)
 }
 
 // callMeta is the machine-readable twin of text: _meta["agentarmor/call"].
@@ -115,18 +115,10 @@ func (k *call) callMeta(class health.Class, reason string, retryAt time.Time) []
 	b = append(b, `,"executed":`...)
 	b = wire.AppendString(b, class.Executed())
 	b = append(b, `,"reason":`...)
-	b = wire.AppendString(b, clip(reason, 200))
+	b = wire.AppendString(b, cut(reason, 200))
 	if !retryAt.IsZero() {
 		b = append(b, `,"retry_at":`...)
 		b = wire.AppendString(b, retryAt.UTC().Format(time.RFC3339))
 	}
 	return append(b, '}')
-}
-
-// clip cuts s to n bytes at a rune's edge.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n-3], "") + "…"
 }

@@ -125,7 +125,7 @@ func (a *attempt) initialize() error {
 	c := a.c
 	c.modern = false
 	params := append([]byte(`{"protocolVersion":"`+wire.Legacy+`","capabilities":`), a.in.o.capabilities(a.ctx)...)
-	params = append(append(append(params, `,"clientInfo":`...), clientInfoJSON(a.in.o.version)...), '}')
+	params = append(append(append(params, `,"clientInfo":`...), infoJSON(a.in.o.version)...), '}')
 	m, err := c.call(a.ctx, "initialize", params)
 	if e, ok := errors.AsType[*wire.Error](err); ok {
 		return a.notInitialized(e)
@@ -202,8 +202,8 @@ func parseRPCError(raw []byte) *rpcError {
 	return &rpcError{e.Code, e.Message, data.Supported}
 }
 
-// clientInfoJSON is how we name ourselves to servers.
-func clientInfoJSON(version string) []byte {
+// infoJSON is how we name ourselves to servers and clients.
+func infoJSON(version string) []byte {
 	b, _ := json.Marshal(struct { // two strings always encode
 		Name    string `json:"name"`
 		Version string `json:"version"`
@@ -215,6 +215,6 @@ func clientInfoJSON(version string) []byte {
 // nothing but to read the answer.
 func hopMetaJSON(version string) []byte {
 	b := []byte(`{"` + wire.MetaPrefix + `protocolVersion":"` + wire.Modern + `","` + wire.MetaPrefix + `clientInfo":`)
-	b = append(b, clientInfoJSON(version)...)
+	b = append(b, infoJSON(version)...)
 	return append(b, `,"`+wire.MetaPrefix+`clientCapabilities":{}}`...)
 }

@@ -197,6 +197,12 @@ func (in *instance) listing() *listing {
 	return in.list
 }
 
+func (in *instance) setListing(l *listing) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.list = l
+}
+
 // await waits while an attempt to connect is under way. When none is, it asks
 // for one; what cannot be tried before a later time is an *unavailable error at
 // once.
@@ -211,7 +217,7 @@ func (in *instance) await(ctx context.Context) (*conn, error) {
 // waits for it as long as a start may take. Any number of callers cause one
 // handshake.
 func (in *instance) renew(c *conn) (*conn, error) {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), in.startupTimeout(), errStartup)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), in.o.cfg.startupTimeout(), errStartup)
 	defer cancel()
 	c.expire()
 	return in.awaitOther(ctx, c)

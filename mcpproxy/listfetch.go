@@ -81,10 +81,10 @@ func (l *lister) page(ctx context.Context, k listKind, params []byte) (wire.Mess
 // start, is a call.
 func (l *lister) budget(k listKind) (time.Duration, error) {
 	in := l.c.in
-	if left := time.Until(l.c.started.Add(in.startupTimeout())); left > 0 && !l.listed.has(k) {
+	if left := time.Until(l.c.started.Add(in.o.cfg.startupTimeout())); left > 0 && !l.listed.has(k) {
 		return left, errStartup
 	}
-	d := in.callTimeout()
+	d := in.o.cfg.callTimeout()
 	return d, fmt.Errorf("no answer within %v", d)
 }
 

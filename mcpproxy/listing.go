@@ -24,6 +24,11 @@ type listing struct {
 	Capabilities json.RawMessage // the server's, nil if unknown
 }
 
+// entries is where the listing holds one kind.
+func (l *listing) entries(k listKind) *[]json.RawMessage {
+	return [kinds]*[]json.RawMessage{tools: &l.Tools, prompts: &l.Prompts, resources: &l.Resources, templates: &l.Templates}[k]
+}
+
 // hash identifies the entries, byte for byte and in their order; "" for nil.
 func (l *listing) hash() string {
 	if l == nil {
@@ -35,7 +40,8 @@ func (l *listing) hash() string {
 		binary.BigEndian.PutUint64(size[:], uint64(n))
 		h.Write(size[:])
 	}
-	for _, entries := range [][]json.RawMessage{l.Tools, l.Prompts, l.Resources, l.Templates} {
+	for k := range kinds {
+		entries := *l.entries(k)
 		count(len(entries))
 		for _, e := range entries {
 			count(len(e))

@@ -38,7 +38,8 @@ type lister struct {
 	// Owned by run.
 	failing [kinds]error
 	hints   [kinds]cacheHint
-	listed  kindSet // listed over this connection
+	lists   [kinds][]json.RawMessage // the newest of those in listed
+	listed  kindSet                  // listed over this connection
 }
 
 // standing is the state of a connection in service.
@@ -176,13 +177,15 @@ func (l *lister) offered() kindSet {
 // round asks for the lists that are due, each on its own, and publishes what
 // came of it. It returns the lists that have failed.
 func (l *lister) round(ctx context.Context, due, offered, told kindSet) (failed kindSet) {
-	var lists [kinds][]json.RawMessage
 	var wg sync.WaitGroup
 	for k := range kinds {
 		if due.has(k) {
 			wg.Go(func() {
 				defer wire.OnPanic()
-				lists[k], l.hints[k], l.failing[k] = l.fetch(ctx, k)
+				var list []json.RawMessage
+				if list, l.hints[k], l.failing[k] = l.fetch(ctx, k); l.failing[k] == nil {
+					l.lists[k] = list
+				}
 			})
 		}
 	}
@@ -208,34 +211,29 @@ func (l *lister) round(ctx context.Context, due, offered, told kindSet) (failed 
 	if old == nil && failed.has(tools) && !l.listed.has(tools) {
 		return failed
 	}
-	next := l.merge(old, &lists, due&^failed, offered)
+	next := l.merge(old, offered)
 	in.setListing(next)
 	in.o.hooks.listed(in, next, told&due&^failed)
 	return failed
 }
 
-// merge returns the listing with the fresh lists, and the old ones for those
-// that are offered but have not come.
-func (l *lister) merge(old *listing, lists *[kinds][]json.RawMessage, fresh, offered kindSet) *listing {
+// merge returns the listing with the lists of this connection, and the old ones
+// for those that are offered but have not come.
+func (l *lister) merge(old *listing, offered kindSet) *listing {
 	c := l.c
 	next := &listing{
 		Server: c.server, Instructions: c.instructions, Protocol: c.version, Capabilities: c.capabilities,
 	}
 	for k := range kinds {
 		switch {
-		case fresh.has(k):
-			*next.entries(k) = lists[k]
+		case l.listed.has(k):
+			*next.entries(k) = l.lists[k]
 		case offered.has(k) && old != nil:
 			*next.entries(k) = *old.entries(k)
 		}
 	}
 	next.TTL, next.Public = l.cacheHints(offered)
 	return next
-}
-
-// entries is where the listing holds one kind.
-func (l *listing) entries(k listKind) *[]json.RawMessage {
-	return [kinds]*[]json.RawMessage{tools: &l.Tools, prompts: &l.Prompts, resources: &l.Resources, templates: &l.Templates}[k]
 }
 
 func (l *lister) cacheHints(offered kindSet) (ttl int64, public bool) {

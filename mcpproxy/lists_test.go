@@ -39,6 +39,7 @@ func TestFailingListIsNoEmptyList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newLegacyServer()
 		srv.on["tools/list"] = answers(refuse(-32603), refuse(-32603), give(threeTools))
+		srv.result("resources/list", `{"resources":[{"uri":"x:1","name":"x"}]}`)
 		h := supervise(t, srv, UpstreamConfig{Protocol: "legacy"})
 		synctest.Wait()
 		s := h.status()
@@ -48,6 +49,9 @@ func TestFailingListIsNoEmptyList(t *testing.T) {
 		settle(5 * time.Second)
 		if diff := cmp.Diff([]int{3}, h.toolCounts()); diff != "" || h.state() != health.Ready {
 			t.Errorf("%s: %s", h.state(), diff)
+		}
+		if n := len(h.listing().Resources); n != 1 {
+			t.Errorf("%d resources: what came before the tools is lost", n)
 		}
 		if srv.count("resources/list") != 1 || srv.count("initialize") != 1 {
 			t.Errorf("what was well was asked again: %v", srv.log)

@@ -144,13 +144,6 @@ func (m *memory) sum(body []byte) []byte {
 	return hex.AppendEncode(nil, h.Sum(nil))
 }
 
-// lists names the entries of each line.
-func (l *listing) lists() map[string]*[]json.RawMessage {
-	return map[string]*[]json.RawMessage{
-		"tool": &l.Tools, "prompt": &l.Prompts, "resource": &l.Resources, "template": &l.Templates,
-	}
-}
-
 func encodeListing(l *listing) ([]byte, error) {
 	head, err := json.Marshal(memoryHead{l.TTL, l.Public, l.Protocol, l.Instructions})
 	if err != nil {
@@ -170,9 +163,9 @@ func encodeListing(l *listing) ([]byte, error) {
 	if l.Capabilities != nil {
 		line("capabilities", l.Capabilities)
 	}
-	for what, entries := range l.lists() {
-		for _, raw := range *entries {
-			line(what, raw)
+	for k := range kinds {
+		for _, raw := range *l.entries(k) {
+			line(k.String(), raw)
 		}
 	}
 	return b.Bytes(), nil
@@ -181,7 +174,6 @@ func encodeListing(l *listing) ([]byte, error) {
 // decodeListing trusts that encodeListing wrote body; nil if it did not.
 func decodeListing(body []byte) *listing {
 	l := &listing{}
-	lists := l.lists()
 	for line := range bytes.Lines(body) {
 		what, raw, _ := bytes.Cut(bytes.TrimSuffix(line, []byte("\n")), []byte(" "))
 		switch string(what) {
@@ -196,10 +188,11 @@ func decodeListing(body []byte) *listing {
 		case "capabilities":
 			l.Capabilities = raw
 		default:
-			entries := lists[string(what)]
-			if entries == nil {
+			k := slices.IndexFunc(kindTable[:], func(row kindRow) bool { return row.noun == string(what) })
+			if k < 0 {
 				return nil
 			}
+			entries := l.entries(listKind(k))
 			*entries = append(*entries, raw)
 		}
 	}

@@ -12,6 +12,9 @@ import (
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
+// maxQuoted bounds what a name or URI adds to an error, in bytes.
+const maxQuoted = 200
+
 // maxInstructions bounds what the endpoint says about itself and its upstreams, in bytes.
 const maxInstructions = 2 << 10
 
@@ -101,7 +104,7 @@ func (c *catalog) readURIs(s *source, listed *[kinds][]*entry) {
 		listed[templates] = append(listed[templates], e)
 		t, err := parseTemplate(e.original)
 		if err != nil {
-			c.quarantine(s.name, "template "+short(e.original), err.Error()+"; listed, but no URI is matched with it")
+			c.quarantine(s.name, "template "+cut(e.original, maxQuoted), err.Error()+"; listed, but no URI is matched with it")
 			continue
 		}
 		c.uris.templates = append(c.uris.templates, upTemplate{s.name, t})
@@ -116,7 +119,7 @@ func (c *catalog) read(kind listKind, s *source, raws []json.RawMessage) []*entr
 	for i, raw := range raws {
 		e, err := newEntry(kind, s.name, raw)
 		if err == nil && seen[e.original] && (kind == tools || kind == prompts) {
-			c.quarantine(s.name, fmt.Sprintf("%s (%s %d)", short(e.original), kind, i+1), "listed twice, the first one counts")
+			c.quarantine(s.name, fmt.Sprintf("%s (%s %d)", cut(e.original, maxQuoted), kind, i+1), "listed twice, the first one counts")
 			continue
 		}
 		if err != nil {

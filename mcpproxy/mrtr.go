@@ -32,7 +32,7 @@ const (
 // parked is a call of a modern client that waits at a legacy upstream for
 // input. The call's lock guards it.
 type parked struct {
-	k       *call
+	asked   int        // questions so far
 	pending []question // asked of the client, not answered
 	batch   *time.Timer
 	life    *time.Timer
@@ -72,20 +72,20 @@ func (k *call) askByRetry(a *ask, m wire.Message) {
 	if k.done {
 		k.p.work.Go(func() {
 			defer wire.OnPanic()
-			a.refuse("the call has ended")
+			a.refuse(callEnded)
 		})
 		return
 	}
 	if k.parked == nil {
-		k.parked = &parked{k: k}
+		k.parked = &parked{}
 	}
 	d := k.parked
+	d.asked++
 	raw := append([]byte(`{"method":`), wire.AppendString(nil, m.Method)...)
 	if m.Params != nil {
 		raw = append(append(raw, `,"params":`...), m.Params...)
 	}
-	d.pending = append(d.pending, question{key: "a" + strconv.Itoa(k.rounds+1), ask: a, raw: append(raw, '}')})
-	k.rounds++
+	d.pending = append(d.pending, question{key: "a" + strconv.Itoa(d.asked), ask: a, raw: append(raw, '}')})
 	if d.batch == nil && !d.waiting() {
 		d.batch = time.AfterFunc(parkBatch, k.park)
 	}
@@ -105,7 +105,7 @@ func (k *call) park() {
 	if !ok {
 		k.mu.Unlock()
 		k.stopUpstream("too many calls wait for input")
-		k.unavailable(health.Open, "too many calls of this client wait for input", time.Time{})
+		k.unavailable(health.Cancelled, "too many calls of this client wait for input", time.Time{})
 		return
 	}
 	d.token = token
@@ -134,7 +134,7 @@ func (p *Proxy) inputRequiredResult(questions []question, state string) []byte {
 		out = wire.AppendString(append(out, `,"requestState":`...), state)
 	}
 	out = append(out, `,"_meta":{"`+wire.MetaPrefix+`serverInfo":`...)
-	out = append(out, p.serverInfo...)
+	out = append(out, p.info...)
 	return append(out, "}}"...)
 }
 
@@ -384,10 +384,10 @@ func (k *call) gather(ctx context.Context, requests []byte) {
 			if !ok {
 				return
 			}
-			caps := k.r.c.capabilities()
-			if needs[method] == "" || !has(caps, needs[method]) {
+			params := wire.Get(req, "params")
+			if !supports(k.r.c.capabilities(), method, params) {
 				a.refuse("the client does not support " + method)
-			} else if k.r.c.ask(a, method, wire.Get(req, "params"), st) != nil {
+			} else if k.r.c.ask(a, method, params, st) != nil {
 				a.refuse("the client takes no more requests")
 			}
 		}

@@ -97,6 +97,7 @@ func TestParkedCallExpires(t *testing.T) {
 		}
 		settle(2 * time.Second)
 		cancelledUpstream(t, srv, srv.peer().lastID(t, "tools/call"), "the client did not bring the input asked for")
+		wantPart(t, srv.peer().responses(), `"id":"q1","error":{"code":-32601`)
 		wantPart(t, r.modern("", retry("2", state, accept)).text(), `"code":-32602`)
 		if n := len(r.p.parking.calls); n != 0 {
 			t.Errorf("%d calls are parked", n)
@@ -114,7 +115,7 @@ func TestParkedCallsOfAPrincipalAreBounded(t *testing.T) {
 		synctest.Wait()
 		srv.peer().sayVia(srv.peer().lastID(t, "tools/call"), elicitation)
 		settle(parkBatch)
-		wantPart(t, st.text(), `"isError":true`, "too many calls of this client wait for input")
+		wantPart(t, st.text(), `"isError":true`, "too many calls of this client wait for input", `"executed":"maybe"`)
 		r.park(srv, "bob")
 	}, func(c *Config) { c.Limits = wire.Limits{} })
 }

@@ -161,22 +161,13 @@ func matchName(pattern, name string) bool {
 }
 
 func unknown(kind listKind, name string) error {
-	return &nameError{msg: fmt.Sprintf("unknown %s: %s", kind, short(name))}
+	return &nameError{msg: fmt.Sprintf("unknown %s: %s", kind, cut(name, maxQuoted))}
 }
 
 func ambiguous(kind listKind, name string, candidates []string) error {
 	slices.Sort(candidates)
 	return &nameError{
-		msg:       fmt.Sprintf("ambiguous %s: %s is one of %s", kind, short(name), strings.Join(candidates, ", ")),
+		msg:       fmt.Sprintf("ambiguous %s: %s is one of %s", kind, cut(name, maxQuoted), strings.Join(candidates, ", ")),
 		ambiguous: true,
 	}
-}
-
-// short bounds what a client's own text adds to an error.
-func short(s string) string {
-	const limit = 200
-	if len(s) <= limit {
-		return s
-	}
-	return strings.ToValidUTF8(s[:limit], "") + "…"
 }

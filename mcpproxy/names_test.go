@@ -151,11 +151,11 @@ func TestNamesSpellings(t *testing.T) {
 		"files__find":              "unknown tool: files__find",
 		"Fetch":                    "unknown tool: Fetch",
 		"nope":                     "unknown tool: nope",
-		strings.Repeat("é", 1<<20): "unknown tool: " + strings.Repeat("é", 100) + "…",
+		strings.Repeat("é", 1<<20): "unknown tool: " + strings.Repeat("é", 98) + "…",
 	} {
 		_, err := c.tool(spelling)
 		if _, ok := errors.AsType[*nameError](err); !ok || err.Error() != want {
-			t.Errorf("%s gives %v; want %s", short(spelling), err, want)
+			t.Errorf("%s gives %v; want %s", cut(spelling, maxQuoted), err, want)
 		}
 	}
 }

@@ -135,17 +135,20 @@ func (p *Proxy) list(r *request, kind listKind) {
 	})
 }
 
-// knowsNothing tells that upstreams are configured and none has a list yet.
+// knowsNothing tells that upstreams are enabled and none has a list yet.
 func (p *Proxy) knowsNothing() bool {
 	enabled := false
 	for _, up := range p.ups() {
+		if up.cfg.Disabled {
+			continue
+		}
+		enabled = true
 		up.mu.Lock()
 		known := up.list != nil
 		up.mu.Unlock()
 		if known {
 			return false
 		}
-		enabled = enabled || !up.cfg.Disabled
 	}
 	return enabled
 }

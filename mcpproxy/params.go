@@ -112,3 +112,26 @@ func (s *headerScan) annotation(value, typ any, path []string, reachable bool) {
 func isToken(s string) bool {
 	return s != "" && strings.Trim(s, "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }
+
+// paramHeaders are the Mcp-Param headers that a call of a tool must carry to a
+// modern HTTP server.
+func paramHeaders(params []paramHeader, args []byte) [][2]string {
+	var out [][2]string
+	for _, h := range params {
+		value := args
+		for _, step := range h.Path {
+			if value = wire.Get(value, step); value == nil {
+				break
+			}
+		}
+		if len(value) == 0 || string(value) == "null" || value[0] == '{' || value[0] == '[' {
+			continue
+		}
+		text := string(value)
+		if s, ok := wire.String(value); ok {
+			text = s
+		}
+		out = append(out, [2]string{h.Name, text})
+	}
+	return out
+}

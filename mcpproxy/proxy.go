@@ -2,7 +2,6 @@ package mcpproxy
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"os"
 	"reflect"
@@ -26,14 +25,14 @@ type Proxy struct {
 	stop    context.CancelFunc
 	work    sync.WaitGroup
 
-	own                    *server.MCPServer
-	ownList                ownEntries
-	serverInfo, clientInfo []byte
-	memory                 *memory
-	events                 *event.Bus
-	parking                *parking
-	links                  links
-	first                  firstRequest
+	own     *server.MCPServer
+	ownList ownEntries
+	info    []byte // our name and version, raw JSON
+	memory  *memory
+	events  *event.Bus
+	parking *parking
+	links   links
+	first   firstRequest
 
 	rebuildMu sync.Mutex
 	cat       atomic.Pointer[catalog]
@@ -76,12 +75,7 @@ func New(cfg Config) (*Proxy, error) {
 	}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	p.first.known = make(chan struct{})
-	info := struct {
-		Name    string `json:"name"`
-		Version string `json:"version"`
-	}{"agentarmor", cfg.Version}
-	p.serverInfo, _ = json.Marshal(info) // two strings always encode
-	p.clientInfo = p.serverInfo
+	p.info = infoJSON(cfg.Version)
 	if cfg.StateDir != "" {
 		m, err := openMemory(cfg.StateDir)
 		if err != nil { // works without, slower to show its tools

@@ -182,7 +182,7 @@ func (p *Proxy) route(r *request) {
 }
 
 func (r *request) unknownMethod() {
-	r.fail(wire.CodeMethodNotFound, "Method not found: "+clip(r.method, 100), nil)
+	r.fail(wire.CodeMethodNotFound, "Method not found: "+cut(r.method, 100), nil)
 }
 
 func (r *request) answer(result []byte) {

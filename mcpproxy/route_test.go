@@ -228,3 +228,20 @@ func TestLinksAreBounded(t *testing.T) {
 		t.Errorf("%d and %d links", len(l.last), len(l.ring))
 	}
 }
+
+// What is remembered of a disabled upstream is no reason not to wait for the others.
+func TestDisabledUpstreamIsNotKnown(t *testing.T) {
+	p, err := New(Config{Upstreams: []UpstreamConfig{{Name: "off", Command: "x", Disabled: true}, {Name: "on", Command: "x"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close(t.Context())
+	p.ups()[0].list = &listing{}
+	if !p.knowsNothing() {
+		t.Error("the list of a disabled upstream counts")
+	}
+	p.ups()[1].list = &listing{}
+	if p.knowsNothing() {
+		t.Error("a remembered list does not count")
+	}
+}

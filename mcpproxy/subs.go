@@ -17,6 +17,13 @@ type subscription struct {
 	original string
 }
 
+func subscriptionTo(up *upstream, original string) subscription {
+	if up == nil {
+		return subscription{original: original}
+	}
+	return subscription{up.cfg.Name, original}
+}
+
 // listen is one subscriptions/listen of a modern client.
 type listen struct {
 	r                         *request
@@ -44,10 +51,7 @@ func (p *Proxy) subscribe(r *request) {
 		r.fail(codeResourceNotFound, err.Error(), uriData(r.uri))
 		return
 	}
-	s := subscription{original: original}
-	if up != nil {
-		s.upstream = up.cfg.Name
-	}
+	s := subscriptionTo(up, original)
 	r.c.mu.Lock()
 	full := len(r.c.subs) >= maxSubs
 	if !full {
@@ -130,11 +134,7 @@ func (p *Proxy) listen(r *request) {
 			if err != nil {
 				continue
 			}
-			s := subscription{original: original}
-			if up != nil {
-				s.upstream = up.cfg.Name
-			}
-			l.subs[uri] = s
+			l.subs[uri] = subscriptionTo(up, original)
 			p.wake(r.c, up)
 			uris = append(append(uris, ','), raw...)
 		}
@@ -295,10 +295,7 @@ func withoutSubscription(params []byte) []byte {
 
 // listChanged tells everyone who asked that one of our lists changed.
 func (p *Proxy) listChanged(kind listKind) {
-	method := [...]string{
-		tools: "notifications/tools/list_changed", prompts: "notifications/prompts/list_changed",
-		resources: "notifications/resources/list_changed", templates: "notifications/resources/list_changed",
-	}[kind]
+	method := listTable[kind].changed
 	for _, c := range p.legacyClients() {
 		c.mu.Lock()
 		ready := c.ready

@@ -343,3 +343,20 @@ func TestSubscribeAndCloseInAnyOrder(t *testing.T) {
 		}
 	})
 }
+
+// A call that takes longer than an idle session may rest keeps its instance.
+func TestBusyInstanceIsNotIdle(t *testing.T) {
+	srv := silentTool()
+	bubble(t, srv, func(t *testing.T, r *rig) {
+		st := r.modern("alice", callT1("1", ","+askingMeta))
+		synctest.Wait()
+		settle(50 * time.Second)
+		if n := len(r.p.ups()[0].instances()); n != 2 || st.text() != "" {
+			t.Errorf("%d instances, answer %s", n, st.text())
+		}
+		settle(time.Minute) // the call has timed out meanwhile
+		if n := len(r.p.ups()[0].instances()); n != 1 {
+			t.Errorf("%d instances after the call", n)
+		}
+	}, sessionOwn, func(c *Config) { c.Limits.SessionIdle = 20 * time.Second })
+}

@@ -95,7 +95,7 @@ func (in *instance) retire(ctx context.Context, c *conn, err error) {
 	}
 	in.wg.Go(func() {
 		defer wire.OnPanic()
-		wait := time.NewTimer(in.maxCallTime())
+		wait := time.NewTimer(in.o.cfg.maxCallTime())
 		defer wait.Stop()
 		select {
 		case <-c.drain():

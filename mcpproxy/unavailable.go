@@ -1,6 +1,7 @@
 package mcpproxy
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -30,4 +31,20 @@ func (in *instance) unavailable() *unavailable {
 		e.retryAt = *s.NextAttempt
 	}
 	return e
+}
+
+// nextAttempt is when the instance will try to connect again, zero if it is not waiting.
+func (in *instance) nextAttempt() time.Time {
+	if at := in.tracker.Snapshot().NextAttempt; at != nil {
+		return *at
+	}
+	return time.Time{}
+}
+
+// retryAt is when a call refused with err may be tried again, zero if unknown.
+func retryAt(err error) time.Time {
+	if u, ok := errors.AsType[*unavailable](err); ok {
+		return u.retryAt
+	}
+	return time.Time{}
 }

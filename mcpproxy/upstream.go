@@ -176,23 +176,24 @@ func (up *upstream) ownInstance(c *client) (in *instance, fresh bool, err error)
 }
 
 // endIdle ends the instance of stateless clients that none has used for a
-// while, and none listens to.
+// while, and none waits for or listens to.
 func (up *upstream) endIdle(key sessionKey, s *perSession) {
 	defer wire.OnPanic()
 	idle := up.p.cfg.Limits.SessionIdle
-	busy := up.p.listened(up.cfg.Name, s.in)
+	conn := s.in.live()
+	busy := conn != nil && len(conn.routed()) > 0 || up.p.listened(up.cfg.Name, s.in)
 	up.mu.Lock()
+	defer up.mu.Unlock()
 	rest := idle - time.Since(s.used)
 	if busy {
 		rest = idle
 	}
-	again := rest > 0 && up.per[key] == s
-	if again {
+	switch {
+	case up.per[key] != s: // ended already
+	case rest > 0:
 		s.idle.Reset(rest)
-	}
-	up.mu.Unlock()
-	if !again {
-		up.p.endSession(up, key)
+	default:
+		up.endSessionLocked(key)
 	}
 }
 
@@ -210,45 +211,26 @@ func (p *Proxy) listened(upstream string, in *instance) (yes bool) {
 func (p *Proxy) closeSessions(c *client) {
 	for _, up := range p.ups() {
 		if up.cfg.Sharing == "session" {
-			p.endSession(up, sessionKey{c: c})
+			up.mu.Lock()
+			up.endSessionLocked(sessionKey{c: c})
+			up.mu.Unlock()
 		}
 	}
 }
 
-func (p *Proxy) endSession(up *upstream, key sessionKey) {
-	up.mu.Lock()
+// endSessionLocked gives up an instance and stops it in the background.
+func (up *upstream) endSessionLocked(key sessionKey) {
 	s := up.per[key]
 	delete(up.per, key)
-	up.mu.Unlock()
 	if s == nil {
 		return
 	}
-	p.work.Go(func() {
+	up.p.work.Go(func() {
 		defer wire.OnPanic()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), stopGrace)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(up.p.ctx), stopGrace)
 		defer cancel()
 		s.in.stop(ctx)
 	})
-}
-
-func (up *upstream) callTimeout(k *call) time.Duration {
-	if k.r.method == "tools/call" {
-		if t := up.cfg.Tools[k.name].CallTimeout; t > 0 {
-			return t
-		}
-	}
-	return orDefault(up.cfg.CallTimeout, time.Minute)
-}
-
-func (up *upstream) maxCallTime() time.Duration {
-	return orDefault(up.cfg.MaxCallTime, 10*time.Minute)
-}
-
-func orDefault(d, def time.Duration) time.Duration {
-	if d > 0 {
-		return d
-	}
-	return def
 }
 
 // source is the upstream as the catalog sees it.

@@ -63,7 +63,7 @@ func (in *instance) subscribe(ctx context.Context, c *conn, have map[string]bool
 
 // ask makes a request with one parameter whose result says nothing.
 func (in *instance) ask(ctx context.Context, c *conn, method, key, value string) {
-	budget := in.callTimeout()
+	budget := in.o.cfg.callTimeout()
 	ctx, cancel := context.WithTimeoutCause(ctx, budget, fmt.Errorf("no answer within %v", budget))
 	defer cancel()
 	params := wire.AppendString([]byte(`{"`+key+`":`), value)

@@ -110,6 +110,9 @@ func TestRealServers(t *testing.T) {
 
 			compareLists(t, lists, proxiedLists(t, proxied))
 			compareSteps(t, generation, direct, proxied)
+			if generation == "modern" {
+				urlIsAsked(t, proxied)
+			}
 		})
 	}
 }
@@ -200,7 +203,7 @@ func compareSteps(t *testing.T, generation string, direct, proxied []record) {
 			_, method, _ := strings.Cut(r.Step, " ")
 			// The server has asked for the roots at its start, except where
 			// there is no client yet to ask: then it asks within the call.
-			if listKeys[method][0] != "" || generation == "modern" && r.Kind == "roots/list" {
+			if listKeys[method][0] != "" || generation == "modern" && (r.Kind == "roots/list" || r.Step == urlRequired) {
 				continue
 			}
 			key := r.Step + " → " + r.Kind
@@ -210,6 +213,23 @@ func compareSteps(t *testing.T, generation string, direct, proxied []record) {
 	}
 	if diff := cmp.Diff(group(direct), group(proxied)); diff != "" {
 		t.Errorf("steps (-direct +proxied):\n%s", diff)
+	}
+}
+
+// urlRequired is the call that server-everything ends with -32042, a code that
+// must not reach a 2026-07-28 client (basic/index, "Error Codes").
+const urlRequired = "everything tool trigger-url-elicitation #2"
+
+// urlIsAsked checks what a modern client gets instead: the URL as input required.
+func urlIsAsked(t *testing.T, proxied []record) {
+	t.Helper()
+	if !slices.ContainsFunc(proxied, func(r record) bool {
+		return r.Step == urlRequired && r.Kind == "elicitation/create" && strings.Contains(r.Value, `"mode":"url","url":"https://modelcontextprotocol.io"`)
+	}) {
+		t.Error("the URL that server-everything requires was not asked of the modern client")
+	}
+	if slices.ContainsFunc(proxied, func(r record) bool { return strings.Contains(r.Value, `"code":-32042`) }) {
+		t.Error("-32042 reached a modern client")
 	}
 }
 

@@ -26,9 +26,9 @@ func (h *HTTP) post(w http.ResponseWriter, r *http.Request, principal string) {
 	}
 	legacy := version == "" || isLegacy(version)
 	if hs == nil || !legacy {
-		meta := ReadMeta(m.Params)
+		meta := readMeta(m.Params)
 		initialize := m.Method == "initialize" && m.IsRequest()
-		if meta.Modern || !legacy && hs == nil && !initialize {
+		if meta.modern || !legacy && hs == nil && !initialize {
 			h.postModern(w, r, m, meta, principal)
 			return
 		}

@@ -2,21 +2,16 @@ package wire
 
 import "slices"
 
-// Meta is what a request's params._meta says about its sender: the members
-// that 2026-07-28 defines for every request, and the progress token. Raw
-// members are JSON as it came, nil when absent.
-type Meta struct {
-	Version       string // io.modelcontextprotocol/protocolVersion, "" when absent or no string
-	Caps          []byte // …/clientCapabilities
-	ClientInfo    []byte // …/clientInfo
-	LogLevel      []byte // …/logLevel
-	ProgressToken []byte
-	Modern        bool // Version is set and names no revision with a handshake
+// requestMeta is what a request's params._meta says about its generation.
+type requestMeta struct {
+	version string // io.modelcontextprotocol/protocolVersion, "" when absent or no string
+	caps    []byte // …/clientCapabilities as it came, nil when absent
+	modern  bool   // version is set and names no revision with a handshake
 }
 
-// ReadMeta reads the _meta member of a request's params, which may be nil.
-func ReadMeta(params []byte) Meta {
-	var m Meta
+// readMeta reads the _meta member of a request's params, which may be nil.
+func readMeta(params []byte) requestMeta {
+	var m requestMeta
 	raw := Get(params, "_meta")
 	if raw == nil {
 		return m
@@ -24,18 +19,12 @@ func ReadMeta(params []byte) Meta {
 	for key, val := range Members(raw) {
 		switch key {
 		case MetaPrefix + "protocolVersion":
-			m.Version, _ = String(val)
+			m.version, _ = String(val)
 		case MetaPrefix + "clientCapabilities":
-			m.Caps = val
-		case MetaPrefix + "clientInfo":
-			m.ClientInfo = val
-		case MetaPrefix + "logLevel":
-			m.LogLevel = val
-		case "progressToken":
-			m.ProgressToken = val
+			m.caps = val
 		}
 	}
-	m.Modern = m.Version != "" && !isLegacy(m.Version)
+	m.modern = m.version != "" && !isLegacy(m.version)
 	return m
 }
 

@@ -116,7 +116,6 @@ func (q *sseRequest) Drop() {
 	}
 }
 
-// Done is nil: when the client leaves, its session ends.
 // OnLeave never calls: who leaves ends the session.
 func (q *sseRequest) OnLeave(func()) {}
 

@@ -19,7 +19,7 @@ type ParamHeader struct {
 
 // postModern takes a message of 2026-07-28 or later: every request stands for
 // itself, in a session that lives as long as its response.
-func (h *HTTP) postModern(w http.ResponseWriter, r *http.Request, m Message, meta Meta, principal string) {
+func (h *HTTP) postModern(w http.ResponseWriter, r *http.Request, m Message, meta requestMeta, principal string) {
 	if m.IsResponse() {
 		h.fail(w, r, http.StatusBadRequest, nil, CodeInvalidRequest, "Clients send no responses in this protocol version", nil)
 		return
@@ -76,26 +76,26 @@ func mismatch(format string, args ...any) *refusal {
 // checkModern checks _meta and the headers that mirror the body (2026-07-28:
 // basic, _meta; streamable HTTP, Server Validation). Notifications have no
 // rules of their own there.
-func (h *HTTP) checkModern(hd http.Header, m Message, meta Meta) *refusal {
+func (h *HTTP) checkModern(hd http.Header, m Message, meta requestMeta) *refusal {
 	version, present, err := single(hd, "Mcp-Protocol-Version")
 	switch {
 	case err != nil:
 		return err
 	case !present && m.IsRequest():
 		return mismatch("MCP-Protocol-Version header is missing")
-	case present && meta.Version != "" && version != meta.Version:
-		return mismatch("MCP-Protocol-Version header %q does not match body value %q", version, meta.Version)
+	case present && meta.version != "" && version != meta.version:
+		return mismatch("MCP-Protocol-Version header %q does not match body value %q", version, meta.version)
 	}
-	if v := cmp.Or(meta.Version, version); v != Modern {
+	if v := cmp.Or(meta.version, version); v != Modern {
 		return unsupportedVersion(v)
 	}
 	if m.IsNotification() {
 		return nil
 	}
-	if meta.Version == "" {
+	if meta.version == "" {
 		return missingMeta("protocolVersion")
 	}
-	if len(meta.Caps) == 0 || meta.Caps[0] != '{' {
+	if len(meta.caps) == 0 || meta.caps[0] != '{' {
 		return missingMeta("clientCapabilities")
 	}
 	if err := checkMirrored(hd, "Mcp-Method", m.Method); err != nil {
