@@ -55,12 +55,10 @@ var needs = map[string]string{
 // supports tells whether a client with caps can be asked. An elicitation
 // capability that names no mode means forms (2025-11-25, client/elicitation).
 func supports(caps []byte, method string, params []byte) bool {
-	need := needs[method]
-	if need == "" || !has(caps, need) {
-		return false
+	if mode, _ := wire.String(wire.Get(params, "mode")); mode == "url" && method == "elicitation/create" {
+		return declared(caps, "elicitation", "url")
 	}
-	mode, _ := wire.String(wire.Get(params, "mode"))
-	return need != "elicitation" || mode != "url" || has(wire.Get(caps, need), mode)
+	return needs[method] != "" && declared(caps, needs[method])
 }
 
 // asked routes a request of an upstream to the client whose call caused it:
@@ -213,7 +211,7 @@ func (p *Proxy) commonRoots(a *ask) {
 	answers := make(chan []byte, len(clients))
 	for _, c := range clients {
 		one := &ask{conn: a.conn, result: func(m wire.Message) { answers <- wire.Get(m.Result, "roots") }}
-		if !has(c.capabilities(), "roots") || c.ask(one, "roots/list", []byte(`{}`), nil) != nil {
+		if !declared(c.capabilities(), "roots") || c.ask(one, "roots/list", []byte(`{}`), nil) != nil {
 			answers <- nil
 		}
 	}

@@ -134,7 +134,11 @@ func (k *call) send(conn *conn) {
 	k.conn = conn
 	k.id = conn.begin(k)
 	out := k.outgoing(conn, k.id)
+	asksLevel := k.r.hop.logLevel != nil && !conn.modern
 	k.mu.Unlock()
+	if asksLevel {
+		k.asksLevel()
+	}
 	if err := conn.send(out); err != nil {
 		k.failed(err)
 		return

@@ -47,9 +47,6 @@ func (c *changes) compare(told kindSet) {
 	}
 }
 
-// all is compare after a reload.
-func (c *changes) all() { c.compare(0) }
-
 func (c *changes) tellLists() {
 	defer wire.OnPanic()
 	c.mu.Lock()

@@ -1,7 +1,6 @@
 package mcpproxy
 
 import (
-	"bytes"
 	"slices"
 	"strconv"
 	"sync"
@@ -149,10 +148,12 @@ func (c *client) remove(k *call) {
 	}
 }
 
-// has tells whether the client declared a capability, such as "sampling".
-func has(caps []byte, name string) bool {
-	v := wire.Get(caps, name)
-	return v != nil && !bytes.Equal(v, null)
+// declared tells whether a capability is there, and neither null nor false.
+func declared(caps []byte, path ...string) bool {
+	for _, name := range path {
+		caps = wire.Get(caps, name)
+	}
+	return caps != nil && string(caps) != "null" && string(caps) != "false"
 }
 
 func (c *client) capabilities() []byte {
@@ -249,8 +250,8 @@ func (c *client) ask(a *ask, method string, params []byte, st wire.Stream) error
 		c.asks = map[string]*ask{}
 	}
 	c.asks[a.id] = a
-	if elicitation != "" && len(c.elicits) < maxAsks {
-		if c.elicits == nil {
+	if elicitation != "" {
+		if len(c.elicits) >= maxAsks || c.elicits == nil { // the oldest are not worth a list of their own
 			c.elicits = map[string]*instance{}
 		}
 		c.elicits[elicitation] = a.conn.in
@@ -284,7 +285,9 @@ func (c *client) hold(raw []byte) bool {
 	if c.ready || c.version == "" {
 		return false
 	}
-	c.held = append(c.held, raw)
+	if len(c.held) < maxAsks {
+		c.held = append(c.held, raw)
+	}
 	return true
 }
 

@@ -42,19 +42,20 @@ type instance struct {
 	fastExits  int // in a row
 	fastLosses int // of sessions, in a row
 
-	mu        sync.Mutex
-	phase     phase
-	changed   chan struct{} // closed and replaced when phase or current change
-	held      bool          // the pause is not to be cut short
-	lastPoke  time.Time
-	fallback  string   // "sse" once streamable HTTP was refused
-	list      *listing // the last good one, or the remembered one
-	level     string
-	uris      []string
-	last      *conn          // the newest connection, for the status
-	lastStats wire.PeerStats // of a connection that is gone
-	cancel    context.CancelFunc
-	stopCtx   context.Context // how long stop lets the upstream end by itself
+	mu          sync.Mutex
+	phase       phase
+	changed     chan struct{} // closed and replaced when phase or current change
+	held        bool          // the pause is not to be cut short
+	lastPoke    time.Time
+	fallback    string   // "sse" once streamable HTTP was refused
+	list        *listing // the last good one, or the remembered one
+	level       string
+	modernLevel int // least rank + 1 that a modern request asked for; 0: none
+	uris        []string
+	last        *conn          // the newest connection, for the status
+	lastStats   wire.PeerStats // of a connection that is gone
+	cancel      context.CancelFunc
+	stopCtx     context.Context // how long stop lets the upstream end by itself
 }
 
 // instanceOptions is what an instance is made of.

@@ -100,11 +100,3 @@ func readCacheHint(result []byte) cacheHint {
 	}
 	return h
 }
-
-// declared tells whether a capability is there, and neither null nor false.
-func declared(caps []byte, path ...string) bool {
-	for _, name := range path {
-		caps = wire.Get(caps, name)
-	}
-	return caps != nil && string(caps) != "null" && string(caps) != "false"
-}

@@ -151,7 +151,7 @@ func (k *call) visitURLs(object []byte) []byte {
 		raw := append([]byte(`{"method":"elicitation/create","params":`), params...)
 		questions = append(questions, question{key: "a" + strconv.Itoa(len(questions)+1), raw: append(raw, '}')})
 	}
-	if len(questions) == 0 || !has(wire.Get(r.hop.caps, "elicitation"), "url") {
+	if len(questions) == 0 || !declared(r.hop.caps, "elicitation", "url") {
 		return wire.AppendError(nil, r.id, wire.CodeInvalidParams,
 			"AgentArmor: the server asks for a visit to a URL first (URL elicitation), which this client does not support", wire.Get(object, "data"))
 	}

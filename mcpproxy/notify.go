@@ -125,8 +125,28 @@ func (p *Proxy) levelsChanged() {
 	}
 }
 
+// asksLevel notes the level that one request of a modern client asks for: a
+// legacy server knows only one level for all that follows.
+func (k *call) asksLevel() {
+	rank := levelOf(k.r.hop.logLevel)
+	if rank < 0 {
+		return
+	}
+	k.in.mu.Lock()
+	lower := k.in.modernLevel == 0 || rank+1 < k.in.modernLevel
+	if lower {
+		k.in.modernLevel = rank + 1
+	}
+	k.in.mu.Unlock()
+	if lower {
+		k.p.levelsChanged()
+	}
+}
+
 func (in *instance) mostVerbose(clients []*client) int {
-	most := -1
+	in.mu.Lock()
+	most := in.modernLevel - 1
+	in.mu.Unlock()
 	for _, c := range clients {
 		c.mu.Lock()
 		if c.level >= 0 && (most < 0 || c.level < most) && in.serves(c) {

@@ -3,7 +3,6 @@ package mcpproxy
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -169,21 +168,18 @@ func (p *Proxy) answerList(r *request, kind listKind) {
 	}
 }
 
-// retryLater tries once more what failed only because no list is known yet.
-func (p *Proxy) retryLater(r *request, err error, again func(*request)) {
-	if !p.knowsNothing() || time.Since(p.started) > firstList {
-		r.failName(err)
-		return
+// retryLater tries once more, within the first second, what failed only because
+// no list is known yet; false: there is nothing to wait for.
+func (p *Proxy) retryLater(r *request, again func(*request)) bool {
+	if !p.knowsNothing() || time.Since(p.started) >= firstList || p.ctx.Err() != nil {
+		return false
 	}
 	p.work.Go(func() {
 		defer wire.OnPanic()
 		p.waitForList()
-		if p.knowsNothing() {
-			r.failName(errors.New(err.Error() + " (no upstream is ready yet)"))
-			return
-		}
 		again(r)
 	})
+	return true
 }
 
 // refuseDots are clients that drop the whole server, or fail every request,

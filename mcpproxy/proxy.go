@@ -122,6 +122,7 @@ func (p *Proxy) Start(context.Context) {
 
 // Close ends the listens gracefully, then the sessions, then the upstreams, and
 // waits until nothing is left of them. ctx bounds the grace of processes.
+// ServeStdio must have returned before.
 func (p *Proxy) Close(ctx context.Context) {
 	p.eachListen(func(l *listen) { l.end(true) })
 	p.transports.close(ctx)
@@ -180,7 +181,7 @@ func (p *Proxy) Reload(cfg Config) error {
 	for _, up := range fresh {
 		up.start()
 	}
-	p.changes.all()
+	p.changes.compare(0)
 	p.subscriptionsChanged()
 	p.levelsChanged()
 	p.events.Publish(event.Event{Kind: event.ConfigReloaded, Text: reloaded(fresh, gone)})

@@ -24,7 +24,7 @@ type request struct {
 
 	hop     hopMeta
 	modern  bool
-	doubled bool // name or uri stands twice: peers may disagree on which one counts
+	doubled bool // a member that decides stands twice: peers may disagree on which one counts
 }
 
 // hopMeta holds the _meta keys that concern one hop only.
@@ -42,9 +42,12 @@ func (r *request) read() {
 			r.doubled = r.doubled || r.uri != nil
 			r.uri = value
 		case "_meta":
+			r.doubled = r.doubled || r.meta != nil
 			r.meta = value
 		case "requestState":
-			r.state = value
+			if !bytes.Equal(value, null) {
+				r.state = value
+			}
 		case "inputResponses":
 			r.responses = value
 		case "cursor":
@@ -54,6 +57,7 @@ func (r *request) read() {
 		case "ref":
 			r.ref = value
 		case "arguments":
+			r.doubled = r.doubled || r.args != nil
 			r.args = value
 		case "notifications":
 			r.reqs = value
@@ -92,8 +96,7 @@ func (r *request) checkModern() bool {
 	case !ok:
 		r.fail(wire.CodeInvalidParams, "_meta lacks "+wire.MetaPrefix+"protocolVersion", nil)
 	case v != wire.Modern:
-		data := append([]byte(`{"supported":["`+wire.Modern+`"],"requested":`), r.hop.version...)
-		r.fail(wire.CodeUnsupportedVersion, "Unsupported protocol version", append(data, '}'))
+		r.fail(wire.CodeUnsupportedVersion, "Unsupported protocol version", wire.VersionData(v))
 	case len(r.hop.caps) == 0 || r.hop.caps[0] != '{':
 		r.fail(wire.CodeInvalidParams, "_meta lacks "+wire.MetaPrefix+"clientCapabilities", nil)
 	case r.hop.logLevel != nil && levelOf(r.hop.logLevel) < 0:
@@ -141,7 +144,7 @@ func (p *Proxy) route(r *request) {
 		}
 	}
 	if r.doubled {
-		r.fail(wire.CodeInvalidParams, "params names its target twice", nil)
+		r.fail(wire.CodeInvalidParams, "a member of params stands twice", nil)
 		return
 	}
 	r.c.touch(r)
@@ -219,7 +222,9 @@ func (p *Proxy) callTool(r *request) {
 	e, err := p.cat.Load().tool(name)
 	if err != nil {
 		// A tool may be missing only because no list has arrived yet.
-		p.retryLater(r, err, p.callTool)
+		if !p.retryLater(r, p.callTool) {
+			r.failName(err)
+		}
 		return
 	}
 	if e.upstream == "" {
@@ -236,7 +241,9 @@ func (p *Proxy) getPrompt(r *request) {
 	}
 	e, err := p.cat.Load().prompt(name)
 	if err != nil {
-		p.retryLater(r, err, p.getPrompt)
+		if !p.retryLater(r, p.getPrompt) {
+			r.failName(err)
+		}
 		return
 	}
 	p.forward(r, target{p.upstream(e.upstream), "name", e.original, e.rawName, name, e.params})
@@ -252,6 +259,7 @@ func (p *Proxy) readResource(r *request) {
 		err = errors.New("unknown resource: " + uri)
 	}
 	switch {
+	case err != nil && p.retryLater(r, p.readResource):
 	case err != nil && r.modern:
 		r.fail(wire.CodeInvalidParams, err.Error(), uriData(r.uri))
 	case err != nil:
@@ -311,13 +319,17 @@ func (p *Proxy) complete(r *request) {
 	if key == "uri" {
 		var err error
 		if up, original, err = p.resolveURI(r.c, name); err != nil {
-			r.failName(err)
+			if !p.retryLater(r, p.complete) {
+				r.failName(err)
+			}
 			return
 		}
 	} else {
 		e, err := p.cat.Load().prompt(name)
 		if err != nil {
-			r.failName(err)
+			if !p.retryLater(r, p.complete) {
+				r.failName(err)
+			}
 			return
 		}
 		up, original = p.upstream(e.upstream), e.original

@@ -48,7 +48,9 @@ func (p *Proxy) subscribe(r *request) {
 	}
 	up, original, err := p.resolveURI(r.c, uri)
 	if err != nil {
-		r.fail(codeResourceNotFound, err.Error(), uriData(r.uri))
+		if !p.retryLater(r, p.subscribe) {
+			r.fail(codeResourceNotFound, err.Error(), uriData(r.uri))
+		}
 		return
 	}
 	s := subscriptionTo(up, original)

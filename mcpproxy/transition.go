@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 
 	"github.com/agentarmor/agentarmor/health"
@@ -49,7 +48,6 @@ func reloaded(fresh, gone []*upstream) string {
 	for _, up := range gone {
 		ended = append(ended, up.cfg.Name)
 	}
-	slices.Sort(ended) // they come from a map
 	return fmt.Sprintf("started: %s; ended: %s", orNone(started), orNone(ended))
 }
 

@@ -109,6 +109,11 @@ func missingMeta(key string) *refusal {
 }
 
 func unsupportedVersion(requested string) *refusal {
+	return &refusal{CodeUnsupportedVersion, "Unsupported protocol version", VersionData(requested)}
+}
+
+// VersionData is the data of a -32022 error: what we speak and what was asked for.
+func VersionData(requested string) []byte {
 	data := []byte(`{"supported":[`)
 	for i, v := range Versions {
 		if i > 0 {
@@ -117,7 +122,7 @@ func unsupportedVersion(requested string) *refusal {
 		data = AppendString(data, v)
 	}
 	data = AppendString(append(data, `],"requested":`...), requested)
-	return &refusal{CodeUnsupportedVersion, "Unsupported protocol version", append(data, '}')}
+	return append(data, '}')
 }
 
 func (h *HTTP) unsupported(w http.ResponseWriter, r *http.Request, id []byte, version string) {
