@@ -14,6 +14,7 @@ type Config struct {
 	Upstreams []UpstreamConfig
 	ToolNames string      // auto | safe | dotted; "" is auto
 	StateDir  string      // where catalogs are remembered; "" remembers nothing
+	Anew      bool        // what is remembered is written, not read
 	Limits    wire.Limits // of both hops
 	OneClient bool        // the transport is stdio: there is exactly one client
 	Log       *slog.Logger

@@ -94,7 +94,10 @@ func (k *call) unavailable(class health.Class, reason string, retryAt time.Time)
 func (k *call) text(class health.Class, reason string, retryAt time.Time) string {
 	var b strings.Builder
 	executed := class.Executed()
-	fmt.Fprintf(&b, "%s is unavailable: upstream %s, %s.", cut(k.asClients, 80), k.up.cfg.Name, cut(reason, 120))
+	if !strings.HasPrefix(reason, k.up.cfg.Name+" is ") {
+		reason = k.up.cfg.Name + ": " + reason
+	}
+	fmt.Fprintf(&b, "%s is unavailable: %s.", cut(k.asClients, 80), cut(reason, 140))
 	switch executed {
 	case "no":
 		b.WriteString(" It was not executed.")

@@ -117,6 +117,9 @@ func (p *Proxy) callOwn(r *request, name string) {
 // firstList bounds how long a list waits when nothing is known of any upstream.
 const firstList = time.Second
 
+// firstOthers bounds how much of that it waits once one upstream is listed.
+const firstOthers = 250 * time.Millisecond
+
 // list answers one of the four lists, a single page.
 func (p *Proxy) list(r *request, kind listKind) {
 	if r.cursor != nil {
@@ -153,11 +156,31 @@ func (p *Proxy) knowsNothing() bool {
 }
 
 func (p *Proxy) waitForList() {
+	late := time.After(time.Until(p.started.Add(firstList)))
 	select {
 	case <-p.listedOne:
-	case <-time.After(time.Until(p.started.Add(firstList))):
+	case <-late:
+		return
+	case <-p.ctx.Done():
+		return
+	}
+	select { // those that start at the same time are ready soon after
+	case <-p.listedAll:
+	case <-time.After(firstOthers):
+	case <-late:
 	case <-p.ctx.Done():
 	}
+}
+
+// knowsAll tells that every enabled upstream has a list, live or remembered.
+func (p *Proxy) knowsAll() bool {
+	return !slices.ContainsFunc(p.ups(), func(up *upstream) bool { return !up.cfg.Disabled && !up.known() })
+}
+
+func (up *upstream) known() bool {
+	up.mu.Lock()
+	defer up.mu.Unlock()
+	return up.list != nil
 }
 
 func (p *Proxy) answerList(r *request, kind listKind) {

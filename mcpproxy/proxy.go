@@ -37,6 +37,8 @@ type Proxy struct {
 	rebuildMu sync.Mutex
 	cat       atomic.Pointer[catalog]
 	listedOne chan struct{} // closed when an upstream's list is known
+	listedAll chan struct{} // closed when those of all enabled ones are
+	allOnce   sync.Once
 	listed    sync.Once
 	shown     chan struct{} // closed when a client has been shown the tools
 	showOnce  sync.Once
@@ -71,7 +73,7 @@ func New(cfg Config) (*Proxy, error) {
 	p := &Proxy{
 		cfg: cfg, log: cfg.Log, started: time.Now(),
 		byUp: map[string]*upstream{}, clients: map[*client]bool{},
-		parking: newParking(), events: event.New(), listedOne: make(chan struct{}), shown: make(chan struct{}),
+		parking: newParking(), events: event.New(), listedOne: make(chan struct{}), listedAll: make(chan struct{}), shown: make(chan struct{}),
 	}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	p.first.known = make(chan struct{})
@@ -142,6 +144,10 @@ func (p *Proxy) Close(ctx context.Context) {
 	p.work.Wait()
 }
 
+// drainTime is how long the calls under way on an upstream that a reload
+// removes or replaces may still take.
+const drainTime = 30 * time.Second
+
 // Reload replaces the upstreams by those of cfg: new ones start, missing ones
 // end, changed ones are replaced, and untouched ones keep running.
 func (p *Proxy) Reload(cfg Config) error {
@@ -173,6 +179,7 @@ func (p *Proxy) Reload(cfg Config) error {
 	for _, up := range gone {
 		p.work.Go(func() {
 			defer wire.OnPanic()
+			up.drain()
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), stopGrace)
 			defer cancel()
 			up.stop(ctx)

@@ -3,6 +3,7 @@ package mcpproxy
 import (
 	"bytes"
 	"errors"
+	"strings"
 
 	"github.com/agentarmor/agentarmor/mcpproxy/builtin"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
@@ -222,9 +223,14 @@ func (p *Proxy) callTool(r *request) {
 	e, err := p.cat.Load().tool(name)
 	if err != nil {
 		// A tool may be missing only because no list has arrived yet.
-		if !p.retryLater(r, p.callTool) {
-			r.failName(err)
+		if p.retryLater(r, p.callTool) {
+			return
 		}
+		if t, ok := p.unlisted(name); ok {
+			p.forward(r, t)
+			return
+		}
+		r.failName(err)
 		return
 	}
 	if e.upstream == "" {
@@ -232,6 +238,23 @@ func (p *Proxy) callTool(r *request) {
 		return
 	}
 	p.forward(r, target{p.upstream(e.upstream), "name", e.original, e.rawName, name, e.params})
+}
+
+// unlisted finds the upstream that a tool's name must belong to although
+// nothing is known of what it offers: it starts, or has never started.
+func (p *Proxy) unlisted(name string) (target, bool) {
+	for _, up := range p.ups() {
+		s := up.source()
+		if up.cfg.Disabled || s.list != nil || s.prefix == "" {
+			continue
+		}
+		for _, prefix := range []string{s.prefix + "__", s.name + "."} {
+			if original, ok := strings.CutPrefix(name, prefix); ok && original != "" && s.allowed(original) {
+				return target{up: up, key: "name", name: original, raw: wire.AppendString(nil, original), asClients: name}, true
+			}
+		}
+	}
+	return target{}, false
 }
 
 func (p *Proxy) getPrompt(r *request) {

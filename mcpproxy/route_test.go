@@ -156,6 +156,37 @@ func TestCompletionIsMappedLikeItsPrompt(t *testing.T) {
 	})
 }
 
+// The first list has all upstreams that are ready about as soon as the first.
+func TestFirstListWaitsForTheOthers(t *testing.T) {
+	after := func(d time.Duration) *fakeServer {
+		srv := newLegacyServer()
+		srv.on["initialize"] = func(p *fakePeer, id uint64, _ wire.Message) {
+			time.Sleep(d)
+			p.result(id, initOK)
+		}
+		srv.result("tools/call", done)
+		return srv
+	}
+	servers := map[string]*fakeServer{"a": after(100 * time.Millisecond), "b": after(200 * time.Millisecond), "c": after(900 * time.Millisecond)}
+	var ups []UpstreamConfig
+	for _, name := range []string{"a", "b", "c"} {
+		ups = append(ups, UpstreamConfig{Name: name, Command: "fake", Protocol: "legacy"})
+	}
+	bubbles(t, Config{Upstreams: ups}, servers, func(t *testing.T, r *rig) {
+		c := r.client(`{}`)
+		list := c.send(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+		late := c.send(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"c__t1"}}`)
+		settle(400 * time.Millisecond)
+		got := list.text()
+		wantPart(t, got, "a__t1", "b__t1")
+		if strings.Contains(got, "c__t1") {
+			t.Errorf("waited for the slow one: %s", got)
+		}
+		settle(time.Second)
+		wantPart(t, late.text(), `"id":2,"result"`)
+	})
+}
+
 // A list waits for the first upstream, a second at most, and only then.
 func TestFirstListWaits(t *testing.T) {
 	for _, tt := range []struct {
@@ -182,6 +213,10 @@ func TestFirstListWaits(t *testing.T) {
 				}
 				settle(firstList)
 				wantPart(t, st.text(), tt.tools)
+				if tt.delay == 0 { // the name says whose tool it is: the call waits for that server
+					settle(2 * time.Minute)
+					wantPart(t, call.text(), `"isError":true`, `"executed":"no"`)
+				}
 				if call.text() == "" {
 					t.Error("the call still waits")
 				}

@@ -3,6 +3,7 @@ package mcpproxy
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,7 +46,9 @@ var errBusy = errors.New("busy: it runs as many sessions as it may, try again wh
 
 func (p *Proxy) newUpstream(u *UpstreamConfig) *upstream {
 	up := &upstream{p: p, cfg: u, per: map[sessionKey]*perSession{}}
-	up.list = p.memory.load(u)
+	if !p.cfg.Anew {
+		up.list = p.memory.load(u)
+	}
 	up.shared = p.newInstance(up, nil)
 	return up
 }
@@ -79,6 +82,30 @@ func (up *upstream) start() {
 	if !up.cfg.Disabled && !up.stopped {
 		up.shared.start(up.p.ctx)
 	}
+}
+
+// drain waits until no call of a client is under way, the time for that is
+// over, or the endpoint closes.
+func (up *upstream) drain() {
+	over := time.After(drainTime)
+	look := time.NewTicker(100 * time.Millisecond)
+	defer look.Stop()
+	for up.busy() {
+		select {
+		case <-look.C:
+		case <-over:
+			return
+		case <-up.p.ctx.Done():
+			return
+		}
+	}
+}
+
+func (up *upstream) busy() bool {
+	return slices.ContainsFunc(up.instances(), func(in *instance) bool {
+		conn := in.live()
+		return conn != nil && len(conn.routed()) > 0
+	})
 }
 
 func (up *upstream) stop(ctx context.Context) {
@@ -264,6 +291,9 @@ func (p *Proxy) gotListing(in *instance, l *listing, told kindSet) {
 	}
 	p.rebuild()
 	p.listed.Do(func() { close(p.listedOne) })
+	if p.knowsAll() {
+		p.allOnce.Do(func() { close(p.listedAll) })
+	}
 	p.changes.compare(told)
 }
 

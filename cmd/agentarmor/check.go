@@ -46,7 +46,7 @@ func (a *app) check(ctx context.Context, config string, asJSON bool) error {
 		fmt.Fprintln(a.stderr, "warning:", w)
 	}
 	cfg := set.proxy
-	cfg.StateDir = "" // what is remembered must not pass for what is there
+	cfg.Anew = true // what is remembered must not pass for what is there
 	// The upstreams' reasons are in the report; the log adds what went on.
 	cfg.Log, _ = newLogger(a.stderr, logSettings{level: "error", format: set.log.format}, a.env)
 	p, err := mcpproxy.New(cfg)

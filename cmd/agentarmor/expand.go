@@ -87,11 +87,16 @@ func (x *expander) reference(ref string, depth int) string {
 	switch {
 	case hasDefault && value == "":
 		return x.text(fallback, depth+1)
+	case !set && editorOnly[name]:
+		x.problem("${%s} is filled in by an editor only; write the path itself, or ${HOME}", name)
 	case !set:
 		x.problem("the environment variable %s is not set; ${%s:-} allows that", name, name)
 	}
 	return value
 }
+
+// editorOnly are the references of VS Code and Cursor that look like variables.
+var editorOnly = map[string]bool{"workspaceFolder": true, "workspaceFolderBasename": true, "userHome": true, "cwd": true, "file": true}
 
 // foreignReference explains the references of other clients.
 func foreignReference(name string) string {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"net"
+	neturl "net/url"
 	"slices"
 	"strings"
 	"syscall"
@@ -82,6 +83,9 @@ func (a *app) status(ctx context.Context, f statusFlags) error {
 // for what the flags leave open.
 func (a *app) endpoint(f statusFlags) (url, token string, err error) {
 	url = f.url
+	if u, err := neturl.Parse(url); err == nil && u.Host != "" && strings.Trim(u.Path, "/") == "" {
+		url = strings.TrimRight(url, "/") + "/mcp"
+	}
 	if f.tokenEnv != "" {
 		if token, _ = a.env(f.tokenEnv); token == "" {
 			return "", "", usage("--token-env: the environment variable %s is not set", f.tokenEnv)
