@@ -115,7 +115,11 @@ func printUpstreamCheck(b *strings.Builder, u *mcpproxy.UpstreamCheck) {
 	b.WriteByte('\n')
 	line := func(format string, args ...any) { fmt.Fprintf(b, "  "+format+"\n", args...) }
 	if u.Protocol != "" {
-		line("%s over %s, %s, ready after %d ms", serverName(u.Server), u.Transport, era(u), u.ReadyMS)
+		took := ""
+		if u.ReadyMS > 0 {
+			took = fmt.Sprintf(", ready after %d ms", u.ReadyMS)
+		}
+		line("%s over %s, %s%s", serverName(u.Server), u.Transport, era(u), took)
 		line("%s, %s, %s, %s", count(u.Tools, "tool"), count(u.Prompts, "prompt"),
 			count(u.Resources, "resource"), count(u.Templates, "template"))
 	}

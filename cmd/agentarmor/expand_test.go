@@ -60,6 +60,7 @@ func TestExpandProblems(t *testing.T) {
 		"${A-B}":               {"a variable's name has"},
 		"${ A }":               {"a variable's name has"},
 		"${input:tok en}":      {"${input:tok en} is a question"},
+		"${workspaceFolder}/x": {"${workspaceFolder} is filled in by an editor only"},
 		"${command:pick}":      {"${command:…} is not supported"},
 		strings.Repeat("${A:-", 30) + strings.Repeat("}", 30): {"without its }"},
 	} {
