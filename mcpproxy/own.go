@@ -245,5 +245,5 @@ func (p *Proxy) rebuild() {
 
 const (
 	ownInstructions = "AgentArmor fronts several MCP servers. Their tools are listed as <server>__<tool>. When a tool is unavailable its result says so, and why; armor.status tells what works now."
-	addServer       = "No server is configured yet: add one under mcpServers in agentarmor.yaml, as in Claude Desktop's configuration, then restart the endpoint; later changes of the file are picked up at once."
+	addServer       = "No server is configured yet: add one under mcpServers in ~/.config/agentarmor/agentarmor.yaml, as in Claude Desktop's configuration, then restart the endpoint; later changes of the file are picked up at once."
 )
