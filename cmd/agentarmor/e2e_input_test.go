@@ -115,8 +115,10 @@ func TestDuplicateIDs(t *testing.T) {
 	for _, e := range []*endpoint{serveStdio(t, config), serveWeb(t, configFile(t, "", up("a", "")))} {
 		e.awaitTools("a__sleep")
 		e.send(`{"jsonrpc":"2.0","id":"d","method":"tools/call","params":` + toolCall("a__sleep", `{"ms":1500}`) + `}`)
+		polls := 0
 		eventually(t, "the first call is under way", func() bool {
-			return strings.Count(e.result(e.call("a__calls", `{}`)).text(), "tools/call") == 1
+			polls++ // each is a call itself
+			return strings.Contains(e.result(e.call("a__calls", `{}`)).text(), fmt.Sprintf(`"tools/call":%d`, polls+1))
 		})
 		e.send(`{"jsonrpc":"2.0","id":"d","method":"tools/call","params":` + toolCall("a__echo", `{"text":"x"}`) + `}`)
 		e.wantError(e.answer(`"d"`), -32600)
