@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -372,4 +373,17 @@ func FuzzParseSettings(f *testing.F) {
 			t.Fatalf("%T: %v", err, err)
 		}
 	})
+}
+
+// Switching a server off is how one gets past a token that is not there yet.
+func TestDisabledNeedsNoVariables(t *testing.T) {
+	const src = `{"mcpServers": {"off": {"command": "x", "disabled": true, "env": {"T": "${NOT_SET}"}}, "on": {"command": "y", "env": {"T": %q}}}}`
+	none := func(string) (string, bool) { return "", false }
+	s, err := parseSettings("f.json", fmt.Appendf(nil, src, "t"), none)
+	if err != nil || len(s.proxy.Upstreams) != 2 || !s.proxy.Upstreams[0].Disabled {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := parseSettings("f.json", fmt.Appendf(nil, src, "${NOT_SET}"), none); err == nil || !strings.Contains(err.Error(), "NOT_SET is not set") {
+		t.Errorf("the other one's variable: %v", err)
+	}
 }

@@ -8,6 +8,14 @@ import (
 // lookup finds an environment variable, as os.LookupEnv does.
 type lookup func(name string) (value string, set bool)
 
+// orUnset is f for an entry that is switched off: it need not have its variables.
+func (f lookup) orUnset(name string) (string, bool) {
+	if value, set := f(name); set {
+		return value, true
+	}
+	return "unset", true
+}
+
 // expand replaces ${NAME}, ${NAME:-default} (the default may hold more of
 // them) and $$ in s. Any other $ stays. What a variable holds is not expanded
 // again. It returns every problem; none of them quotes a value.

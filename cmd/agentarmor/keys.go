@@ -104,6 +104,11 @@ func (d *decoder) upstream(name string, at, n *node) mcpproxy.UpstreamConfig {
 		d.fail(at, "needs a command or a url")
 		return u
 	}
+	if off := n.get("disabled"); off != nil && off.text == "true" {
+		env := d.env
+		d.env = env.orUnset
+		defer func() { d.env = env }()
+	}
 	var ignored struct {
 		text  string
 		flag  bool
