@@ -139,20 +139,23 @@ func (p *Proxy) list(r *request, kind listKind) {
 
 // knowsNothing tells that upstreams are enabled and none has a list yet.
 func (p *Proxy) knowsNothing() bool {
-	enabled := false
-	for _, up := range p.ups() {
-		if up.cfg.Disabled {
-			continue
-		}
-		enabled = true
-		up.mu.Lock()
-		known := up.list != nil
-		up.mu.Unlock()
-		if known {
-			return false
-		}
-	}
-	return enabled
+	enabled := p.enabled()
+	return len(enabled) > 0 && !slices.ContainsFunc(enabled, (*upstream).known)
+}
+
+// knowsAll tells that every enabled upstream has a list, live or remembered.
+func (p *Proxy) knowsAll() bool {
+	return !slices.ContainsFunc(p.enabled(), func(up *upstream) bool { return !up.known() })
+}
+
+func (p *Proxy) enabled() []*upstream {
+	return slices.DeleteFunc(p.ups(), func(up *upstream) bool { return up.cfg.Disabled })
+}
+
+func (up *upstream) known() bool {
+	up.mu.Lock()
+	defer up.mu.Unlock()
+	return up.list != nil
 }
 
 func (p *Proxy) waitForList() {
@@ -170,17 +173,6 @@ func (p *Proxy) waitForList() {
 	case <-late:
 	case <-p.ctx.Done():
 	}
-}
-
-// knowsAll tells that every enabled upstream has a list, live or remembered.
-func (p *Proxy) knowsAll() bool {
-	return !slices.ContainsFunc(p.ups(), func(up *upstream) bool { return !up.cfg.Disabled && !up.known() })
-}
-
-func (up *upstream) known() bool {
-	up.mu.Lock()
-	defer up.mu.Unlock()
-	return up.list != nil
 }
 
 func (p *Proxy) answerList(r *request, kind listKind) {
