@@ -16,7 +16,7 @@ func TestClassify(t *testing.T) {
 		return health.Evidence{Kind: health.FailHTTPStatus, Status: n}
 	}
 	code := func(n int) health.Evidence { return health.Evidence{HasRPCError: true, RPCCode: n} }
-	kind := func(k health.Failure) health.Evidence { return health.Evidence{Kind: k} }
+	kind := func(k health.Kind) health.Evidence { return health.Evidence{Kind: k} }
 	for _, tt := range []struct {
 		name     string
 		of       []health.Evidence
@@ -35,7 +35,7 @@ func TestClassify(t *testing.T) {
 		{"throttled", []health.Evidence{status(429)}, health.RateLimited, "no"},
 		{"overloaded", []health.Evidence{status(500), status(503), status(408), status(498)}, health.Overloaded, "maybe"},
 		{"timeout", []health.Evidence{kind(health.FailTimeout)}, health.Timeout, "maybe"},
-		{"lost", []health.Evidence{kind(health.FailLost), kind(health.Failure(99))}, health.Lost, "maybe"},
+		{"lost", []health.Evidence{kind(health.FailLost), kind(health.Kind(99))}, health.Lost, "maybe"},
 		{"not_sent", []health.Evidence{kind(health.FailNotSent)}, health.NotSent, "no"},
 		{"malformed", []health.Evidence{kind(health.FailMalformed), status(202), status(302)}, health.Malformed, "maybe"},
 		{"open", []health.Evidence{kind(health.FailOpen)}, health.Open, "no"},

@@ -22,27 +22,84 @@ const (
 	Cancelled           // the client left
 )
 
-// classes says what each class is called and whether such a call was executed.
-var classes = [...]struct{ name, executed string }{
-	OK:            {"ok", "yes"},
-	ToolError:     {"tool_error", "yes"},
-	Rejected:      {"rejected", "no"},
-	UpstreamError: {"upstream_error", "maybe"},
-	SessionLost:   {"session_lost", "no"},
-	Auth:          {"auth", "no"},
-	RateLimited:   {"throttled", "no"},
-	Overloaded:    {"overloaded", "maybe"},
-	Timeout:       {"timeout", "maybe"},
-	Lost:          {"lost", "maybe"},
-	NotSent:       {"not_sent", "no"},
-	Malformed:     {"malformed", "maybe"},
-	Open:          {"open", "no"},
-	Cancelled:     {"cancelled", "maybe"},
+// Verdict is what an outcome says to a breaker.
+type Verdict int
+
+const (
+	Neutral Verdict = iota // counts nowhere
+	Success
+	Failure
+	Ask // a probe decides
+)
+
+// Retry is whether a call that ended so may be made again.
+type Retry int
+
+const (
+	Never        Retry = iota
+	IfIdempotent       // it may have been executed
+	Always             // it was not
+	Later              // not before the time the server or its breaker names
+)
+
+// classes is the table of everything a class means.
+var classes = [...]struct {
+	name, executed string
+	server, tool   Verdict
+	retry          Retry
+}{
+	OK:            {"ok", "yes", Success, Success, Never},
+	ToolError:     {"tool_error", "yes", Success, Success, Never},
+	Rejected:      {"rejected", "no", Success, Neutral, Never},
+	UpstreamError: {"upstream_error", "maybe", Success, Neutral, Never}, // of the tool: see Tool
+	SessionLost:   {"session_lost", "no", Neutral, Neutral, Never},      // the session is renewed once first
+	Auth:          {"auth", "no", Neutral, Neutral, Never},
+	RateLimited:   {"throttled", "no", Neutral, Neutral, Later},
+	Overloaded:    {"overloaded", "maybe", Failure, Failure, IfIdempotent},
+	Timeout:       {"timeout", "maybe", Ask, Failure, IfIdempotent},
+	Lost:          {"lost", "maybe", Failure, Failure, IfIdempotent},
+	NotSent:       {"not_sent", "no", Failure, Failure, Always},
+	Malformed:     {"malformed", "maybe", Failure, Failure, IfIdempotent},
+	Open:          {"open", "no", Neutral, Neutral, Later},
+	Cancelled:     {"cancelled", "maybe", Neutral, Neutral, Never},
+}
+
+func (c Class) known() bool { return c >= 0 && int(c) < len(classes) }
+
+// Server is what the class says about whether the server can be reached.
+func (c Class) Server() Verdict {
+	if !c.known() {
+		return Neutral
+	}
+	return classes[c].server
+}
+
+// internalError is the JSON-RPC code by which a server says that it failed.
+const internalError = -32603
+
+// Tool is what the class says about whether the tool works; code is the
+// JSON-RPC code of an UpstreamError.
+func (c Class) Tool(code int) Verdict {
+	switch {
+	case !c.known():
+		return Neutral
+	case c == UpstreamError && code == internalError:
+		return Failure
+	}
+	return classes[c].tool
+}
+
+// Retry is whether a call of this class may be made again.
+func (c Class) Retry() Retry {
+	if !c.known() {
+		return Never
+	}
+	return classes[c].retry
 }
 
 // String is the name used in events, the status and _meta.
 func (c Class) String() string {
-	if c < 0 || int(c) >= len(classes) {
+	if !c.known() {
 		return fmt.Sprintf("class(%d)", int(c))
 	}
 	return classes[c].name
@@ -50,29 +107,29 @@ func (c Class) String() string {
 
 // Executed tells whether the call has had its effect: "yes", "no" or "maybe".
 func (c Class) Executed() string {
-	if c < 0 || int(c) >= len(classes) {
+	if !c.known() {
 		return "maybe"
 	}
 	return classes[c].executed
 }
 
-// Failure is why a call has no answer.
-type Failure int
+// Kind is why a call has no answer.
+type Kind int
 
 const (
-	Answered        Failure = iota // it has one
-	FailLost                       // the stream or process died after the send
-	FailNotSent                    // nothing has left
-	FailSessionLost                // the transport found the session forgotten
-	FailHTTPStatus                 // Evidence.Status instead of an answer
-	FailMalformed                  // no JSON-RPC message, or one over the limit
-	FailTimeout                    // the budget is spent
-	FailCancelled                  // the client left
-	FailOpen                       // not tried
+	Answered        Kind = iota // it has one
+	FailLost                    // the stream or process died after the send
+	FailNotSent                 // nothing has left
+	FailSessionLost             // the transport found the session forgotten
+	FailHTTPStatus              // Evidence.Status instead of an answer
+	FailMalformed               // no JSON-RPC message, or one over the limit
+	FailTimeout                 // the budget is spent
+	FailCancelled               // the client left
+	FailOpen                    // not tried
 )
 
 // failures is the class of each failure that needs no second look.
-var failures = map[Failure]Class{
+var failures = map[Kind]Class{
 	FailLost:        Lost,
 	FailNotSent:     NotSent,
 	FailSessionLost: SessionLost,
@@ -85,7 +142,7 @@ var failures = map[Failure]Class{
 // Evidence is what is known about a finished call. The zero value is a call
 // that was answered with a result.
 type Evidence struct {
-	Kind        Failure
+	Kind        Kind
 	HasRPCError bool // the answer is a JSON-RPC error
 	RPCCode     int  // its code
 	IsToolError bool // the answer is a result with isError
