@@ -91,6 +91,9 @@ func (p *Proxy) asked(c *conn, m wire.Message, via uint64) {
 	case !supports(caps, m.Method, m.Params):
 		a.call = nil
 		a.refuse("the client that caused this call does not support " + need)
+	case k != nil && k.request().modern && k.request().instead != nil:
+		a.call = nil
+		a.refuse("a tool that stands in for another cannot ask for input")
 	case k != nil && k.request().modern:
 		k.askByRetry(a, m)
 	default:
@@ -294,6 +297,8 @@ func (k *call) askStarted() (wire.Stream, bool) {
 	if k.done {
 		return nil, false
 	}
+	k.questions()
+	k.giveWay() // a person may take minutes
 	k.asking++
 	k.budget.pause()
 	return k.r.st, true

@@ -1,11 +1,15 @@
 package mcpproxy
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/agentarmor/agentarmor/health"
+	"github.com/agentarmor/agentarmor/mcpproxy/telemetry"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
@@ -30,6 +34,24 @@ type call struct {
 	rounds  int             // input_required rounds answered for a legacy client
 	ctx     context.Context // of what waits on the call's behalf; nil: nothing did
 	leave   context.CancelFunc
+
+	// What the guard knows of it.
+	start      time.Time
+	tool       *toolGuard // nil: no tool call
+	place      place      // the bulkhead's lock guards it
+	trying     bool       // an attempt is under way …
+	permit     health.Permit
+	began      time.Time
+	sent       bool        // … and has been given to a connection
+	tries      int         // attempts that were
+	maybe      bool        // one of them may have been executed
+	failure    lastFailure // of the last
+	retries    int
+	later      *time.Timer // until its turn, or the next attempt
+	questioned bool        // the upstream asked for input: nothing is made again
+	fallback   *standIn
+	span       *telemetry.Span // nil: traces are off
+	attempt    *telemetry.Span // of the attempt under way
 }
 
 // target is where a request goes: an upstream, and the member of params that
@@ -41,6 +63,7 @@ type target struct {
 	raw       []byte // name in the upstream's own JSON spelling
 	asClients string
 	params    []paramHeader // of a tool: x-mcp-header
+	entry     *entry        // of a tool or prompt; nil: not known
 }
 
 // forward sends r to the upstream of t.
@@ -56,11 +79,12 @@ func (p *Proxy) forward(r *request, t target) {
 		}
 		r.state = state
 	}
-	k := &call{p: p, r: r, target: t, lostOK: true}
+	k := &call{p: p, r: r, target: t, lostOK: true, start: time.Now()}
 	if !r.c.add(k) {
 		r.fail(wire.CodeInvalidRequest, "request id "+string(r.id)+" is already in use", nil)
 		return
 	}
+	k.trace()
 	in, err := p.instanceFor(r.c, k.up)
 	k.in = in
 	if err != nil {
@@ -73,11 +97,7 @@ func (p *Proxy) forward(r *request, t target) {
 	}
 	k.mu.Unlock()
 	r.st.OnLeave(func() { k.left(r) })
-	if conn := in.live(); conn != nil {
-		k.send(conn)
-		return
-	}
-	p.work.Go(k.sendWhenReady)
+	k.admit()
 }
 
 // timeout is the tool's own, else the upstream's.
@@ -118,10 +138,28 @@ func (k *call) sendWhenReady() {
 	defer wire.OnPanic()
 	conn, err := k.in.await(k.lifetime())
 	if err != nil {
-		k.unavailable(health.NotSent, err.Error(), retryAt(err))
+		k.notReady(err)
 		return
 	}
 	k.send(conn)
+}
+
+// notReady ends an attempt that found no connection. It was none: nobody counts it.
+func (k *call) notReady(err error) {
+	class, at := health.NotSent, time.Time{}
+	if u, ok := errors.AsType[*unavailable](err); ok {
+		class, at = u.class(), u.retryAt
+	}
+	k.mu.Lock()
+	again := k.tries > 0 && time.Until(at) <= k.up.cfg.Retry.max()
+	k.mu.Unlock()
+	k.settle(class, 0, err.Error())
+	// A call that was lost with its connection waits for the next one; one
+	// that comes during an outage is told so at once.
+	if (class == health.RateLimited || class == health.NotSent && again) && k.retry(class, at) {
+		return
+	}
+	k.giveUp(class, err.Error(), at)
 }
 
 // send puts the request on conn.
@@ -130,6 +168,11 @@ func (k *call) send(conn *conn) {
 	if k.done {
 		k.mu.Unlock()
 		return
+	}
+	if !k.sent {
+		k.sent = true
+		k.tries++
+		k.attempt = k.span.Attempt(k.tries)
 	}
 	k.conn = conn
 	k.id = conn.begin(k)
@@ -230,7 +273,7 @@ func (k *call) meta(conn *conn, id uint64) []byte {
 	if len(meta) == 0 || meta[0] != '{' {
 		meta = []byte(`{}`)
 	}
-	return wire.Rewrite(nil, meta, edits...)
+	return wire.Rewrite(nil, meta, k.traced(edits)...)
 }
 
 // end marks the call done; only the first caller gets true.
@@ -246,11 +289,31 @@ func (k *call) endLocked() bool {
 	}
 	k.done = true
 	k.budget.stop()
+	if k.later != nil {
+		k.later.Stop()
+	}
 	if k.leave != nil {
 		k.leave()
 	}
 	k.r.c.remove(k)
+	k.giveWay()
+	if s := k.fallback; s != nil {
+		k.p.work.Go(func() {
+			defer wire.OnPanic()
+			s.end()
+		})
+	}
 	return true
+}
+
+// giveWay leaves the bulkhead to the next call.
+func (k *call) giveWay() {
+	if next := k.up.guard.places.leave(k); next != nil {
+		k.p.work.Go(func() {
+			defer wire.OnPanic()
+			next.try()
+		})
+	}
 }
 
 // answered implements waiter.
@@ -261,11 +324,36 @@ func (k *call) answered(m wire.Message) {
 			return
 		}
 	}
+	class, code := classOf(m)
+	k.settle(class, code, "the server answered with an error")
 	if !k.finish(func() { k.answered(m) }) {
 		return
 	}
 	k.p.observe(k, m)
+	k.ended(k.account(class, "", time.Time{}))
+	if class == health.OK {
+		k.keep(m.Result)
+	}
 	_ = k.r.st.Answer(k.response(m), m.More) // a client that left needs no answer
+}
+
+// classOf classifies an answer.
+func classOf(m wire.Message) (class health.Class, code int) {
+	e := health.Evidence{HasRPCError: m.Error != nil}
+	if e.HasRPCError {
+		code, _ = strconv.Atoi(string(wire.Get(m.Error, "code"))) // none is 0
+		e.RPCCode = code
+	} else {
+		e.IsToolError = isError(m.Result)
+	}
+	return health.Classify(e), code
+}
+
+var errorMark = []byte(`"isError"`)
+
+// isError tells whether a result says that the tool failed.
+func isError(result []byte) bool {
+	return bytes.Contains(result, errorMark) && string(wire.Get(result, "isError")) == "true"
 }
 
 // response is the upstream's answer as the client of the call gets it.
@@ -278,7 +366,7 @@ func (k *call) response(m wire.Message) []byte {
 		return wire.AppendErrorRaw(nil, r.id, k.errorFor(m.Error))
 	}
 	result := m.Result
-	if r.modern || k.conn.modern {
+	if r.modern || k.conn.modern || k.retries > 0 {
 		result = k.resultFor(result)
 	}
 	return wire.AppendResult(wire.Buffer(len(result)+len(r.id)+40), r.id, result)
@@ -294,17 +382,22 @@ func (k *call) errorFor(raw []byte) []byte {
 }
 
 // resultFor adds what the 2026-07-28 revision requires of a result to one of
-// an older server, and keeps the hop's own _meta keys on their hop.
+// an older server, keeps the hop's own _meta keys on their hop, and says when
+// the call was made more than once.
 func (k *call) resultFor(result []byte) []byte {
 	const server = wire.MetaPrefix + "serverInfo"
-	var edits []wire.Edit
+	var edits, metaEdits []wire.Edit
 	meta := wire.Get(result, "_meta")
+	if k.retries > 0 {
+		class := health.OK
+		if isError(result) {
+			class = health.ToolError
+		}
+		metaEdits = append(metaEdits, wire.Edit{Key: "agentarmor/call", Value: k.account(class, "", time.Time{}).json(k.up.cfg.Name)})
+	}
 	switch {
 	case k.r.modern:
-		if meta == nil {
-			meta = []byte(`{}`)
-		}
-		edits = append(edits, wire.Edit{Key: "_meta", Value: wire.Rewrite(nil, meta, wire.Edit{Key: server, Value: k.p.info})})
+		metaEdits = append(metaEdits, wire.Edit{Key: server, Value: k.p.info})
 		if wire.Get(result, "resultType") == nil {
 			edits = append(edits, wire.Edit{Key: "resultType", Value: []byte(`"complete"`)})
 		}
@@ -312,16 +405,22 @@ func (k *call) resultFor(result []byte) []byte {
 			edits = append(edits, wire.Edit{Key: "ttlMs", Value: []byte("0")}, wire.Edit{Key: "cacheScope", Value: []byte(`"private"`)})
 		}
 	case wire.Get(meta, server) != nil:
-		meta = wire.Rewrite(nil, meta, wire.Edit{Key: server})
+		metaEdits = append(metaEdits, wire.Edit{Key: server})
+	}
+	if metaEdits != nil {
+		if len(meta) == 0 || meta[0] != '{' {
+			meta = []byte(`{}`)
+		}
+		meta = wire.Rewrite(nil, meta, metaEdits...)
 		if string(meta) == "{}" {
 			meta = nil
 		}
-		edits = append(edits, wire.Edit{Key: "_meta", Value: meta})
+		edits = append([]wire.Edit{{Key: "_meta", Value: meta}}, edits...)
 	}
 	if edits == nil {
 		return result
 	}
-	return wire.Rewrite(make([]byte, 0, len(result)+200), result, edits...)
+	return wire.Rewrite(make([]byte, 0, len(result)+300), result, edits...)
 }
 
 // failed implements waiter: there is no answer from the upstream.
@@ -332,7 +431,11 @@ func (k *call) failed(err *wire.Error) {
 	}
 	k.in.suspect(k.conn, err)
 	class := health.Classify(evidence(err))
-	k.unavailable(class, k.in.secrets.mask(err.Error()), k.in.nextAttempt())
+	at := k.in.nextAttempt()
+	if class == health.RateLimited || err.RetryAfter > 0 {
+		at = later(at, time.Now().Add(throttleDelay(err)))
+	}
+	k.attemptFailed(class, k.in.secrets.mask(err.Error()), at)
 }
 
 // renewable tells, once, that a lost session is worth a second try.
@@ -348,7 +451,7 @@ func (k *call) renew() {
 	defer wire.OnPanic()
 	conn, err := k.in.renew(k.conn)
 	if err != nil {
-		k.unavailable(health.Lost, err.Error(), retryAt(err))
+		k.attemptFailed(health.Lost, err.Error(), retryAt(err))
 		return
 	}
 	k.send(conn)
@@ -378,6 +481,8 @@ func (k *call) cancel(reason string) {
 	if !k.end() {
 		return
 	}
+	k.settle(health.Cancelled, 0, reason)
+	k.ended(k.account(health.Cancelled, reason, time.Time{}))
 	k.stopUpstream(reason)
 	k.r.st.Drop()
 }
@@ -407,14 +512,19 @@ func (k *call) stopUpstream(reason string) {
 func (k *call) expire() {
 	defer wire.OnPanic()
 	k.mu.Lock()
-	spent, sent := k.budget.spent(), k.conn != nil
+	spent, trying, sent, last := k.budget.spent(), k.trying, k.sent, k.failure
 	k.mu.Unlock()
-	if !sent {
-		k.unavailable(health.NotSent, "it is not ready after "+spent.String(), k.in.nextAttempt())
-		return
+	switch {
+	case trying && sent:
+		k.stopUpstream("timeout after " + spent.String())
+		k.giveUp(health.Timeout, "timeout after "+spent.String(), time.Time{})
+	case trying:
+		k.giveUp(health.NotSent, "it is not ready after "+spent.String(), k.in.nextAttempt())
+	case last.reason != "": // between two attempts
+		k.giveUp(last.class, last.reason, time.Time{})
+	default:
+		k.busy("no place was free within "+spent.String(), time.Second)
 	}
-	k.stopUpstream("timeout after " + spent.String())
-	k.unavailable(health.Timeout, "timeout after "+spent.String(), time.Time{})
 }
 
 // progress passes a progress notification on under the client's own token,

@@ -162,7 +162,8 @@ func TestCancelledIDCanBeUsedAgain(t *testing.T) {
 	})
 }
 
-// CASES 1: every pending call fails at once when the server dies.
+// CASES 1: every pending call fails at once when the server dies; a read is
+// made again once it is back.
 func TestDyingUpstreamFailsItsCalls(t *testing.T) {
 	srv := silentTool()
 	bubble(t, srv, func(t *testing.T, r *rig) {
@@ -173,7 +174,9 @@ func TestDyingUpstreamFailsItsCalls(t *testing.T) {
 		synctest.Wait()
 		srv.peer().exit("exit status 1")
 		wantPart(t, tool.text(), `"isError":true`, `"outcome":"lost","executed":"maybe"`)
-		wantPart(t, read.text(), `"code":-32603`, `"data":{"upstream":"fake","outcome":"lost","executed":"maybe"`)
+		settle(3 * time.Second)
+		srv.peer().result(srv.peer().lastID(t, "resources/read"), `{"contents":[]}`)
+		wantPart(t, read.text(), `"result":{"contents":[],"_meta":{"agentarmor/call":{"upstream":"fake","outcome":"ok","executed":"yes","attempts":2}}}`)
 	})
 }
 
@@ -284,7 +287,7 @@ func TestReloadAfterCloseStartsNothing(t *testing.T) {
 
 func TestLongTargetLeavesRoomForTheReason(t *testing.T) {
 	k := &call{target: target{up: &upstream{cfg: &UpstreamConfig{Name: "u"}}, asClients: strings.Repeat("é", 400)}}
-	got := k.text(0, "because", time.Unix(0, 0))
+	got := k.text(account{reason: "because", retryAt: time.Unix(0, 0)}, nil)
 	wantPart(t, got, "because", "Do not retry before 1970")
 	if len(got) > 300 {
 		t.Error(len(got))

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/agentarmor/agentarmor/mcpproxy/telemetry"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
@@ -19,6 +20,7 @@ type Config struct {
 	Limits    wire.Limits // of both hops
 	OneClient bool        // the transport is stdio: there is exactly one client
 	Log       *slog.Logger
+	Tracer    *telemetry.Tracer // nil: no traces
 }
 
 // UpstreamConfig is one entry of mcpServers, expanded and validated.
@@ -72,9 +74,9 @@ type RetryConfig struct {
 
 // BreakerConfig overrides the defaults of a breaker; zero fields keep them.
 type BreakerConfig struct {
-	Enabled     *bool         // nil: true
-	Failures    int           // in a row
-	FailureRate float64       // of at least MinCalls within Window
+	Enabled     *bool   // nil: true
+	Failures    int     // in a row
+	FailureRate float64 // of at least MinCalls within Window
 	MinCalls    int
 	Window      time.Duration
 	OpenFor     time.Duration // doubles with each failed trial …

@@ -49,7 +49,11 @@ type conn struct {
 	done    chan struct{} // closed when the connection is gone
 	err     error         // why, readable after done
 	trouble chan *wire.Error
-	expire  func() // closes expired: the server forgot the session
+	probed  chan error   // outcomes of probes, for watch
+	missed  atomic.Int32 // probes in a row that failed
+	heard   atomic.Int64 // when the server last said anything, Unix nanoseconds …
+	used    atomic.Int64 // … and when it last answered a client's call
+	expire  func()       // closes expired: the server forgot the session
 	expired chan struct{}
 	lists   *lister
 	work    sync.WaitGroup // of what runs beside the calls
@@ -74,6 +78,7 @@ func newConn(in *instance, transport string) *conn {
 		waiters:   map[uint64]waiter{},
 		done:      make(chan struct{}),
 		trouble:   make(chan *wire.Error, 4),
+		probed:    make(chan error),
 		expired:   make(chan struct{}),
 	}
 	c.expire = sync.OnceFunc(func() { close(c.expired) })
@@ -119,6 +124,9 @@ func (c *conn) trySend(o wire.Outgoing) *wire.Error {
 	}
 	return &wire.Error{Kind: wire.NotSent, Err: err}
 }
+
+func (c *conn) lastHeard() time.Time { return time.Unix(0, c.heard.Load()) }
+func (c *conn) lastUsed() time.Time  { return time.Unix(0, c.used.Load()) }
 
 // forget gives up on a request; true means that its waiter was pending and
 // will not be called.

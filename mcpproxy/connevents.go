@@ -1,6 +1,8 @@
 package mcpproxy
 
 import (
+	"time"
+
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
@@ -23,9 +25,16 @@ func (c *conn) attach(p wire.Peer) {
 
 // answer hands the response to its waiter. A late one has none.
 func (c *conn) answer(id uint64, m wire.Message) {
-	if w := c.take(id); w != nil {
-		w.answered(m)
+	now := time.Now().UnixNano()
+	c.heard.Store(now)
+	w := c.take(id)
+	if w == nil {
+		return
 	}
+	if _, ok := w.(*call); ok {
+		c.used.Store(now)
+	}
+	w.answered(m)
 }
 
 // failed tells the waiter that there will be no response.
@@ -64,6 +73,7 @@ func (c *conn) drain() <-chan struct{} {
 // message takes a notification or request of the server. A ping is answered at
 // once; the rest waits until the handshake is over.
 func (c *conn) message(m wire.Message, via uint64) {
+	c.heard.Store(time.Now().UnixNano())
 	if m.Method == "ping" && m.IsRequest() && c.attached.Load() {
 		c.pong(m)
 		return

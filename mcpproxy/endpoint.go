@@ -32,7 +32,7 @@ func (t *transports) close(ctx context.Context) {
 	}
 }
 
-// HTTP returns the handler of /mcp, /sse, /message, /healthz and /readyz.
+// HTTP returns the handler of /mcp, /sse, /message, /healthz, /readyz and /metrics.
 func (p *Proxy) HTTP(o HTTPOptions) http.Handler {
 	h := wire.NewHTTP(wire.HTTPOptions{
 		Handler: p, Limits: p.cfg.Limits, Tokens: o.Tokens, AllowedOrigins: o.AllowedOrigins, Loopback: o.Loopback,
@@ -47,6 +47,7 @@ func (p *Proxy) HTTP(o HTTPOptions) http.Handler {
 		_, _ = w.Write([]byte("ok\n")) // the prober may have left
 	})))
 	mux.Handle("/readyz", h.Guard(getOnly(p.readyz)))
+	mux.Handle("/metrics", h.Guard(getOnly(p.metrics.Handler().ServeHTTP)))
 	mux.Handle("/", h.Guard(http.NotFoundHandler())) // foreign pages learn nothing here either
 	return mux
 }

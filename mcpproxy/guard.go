@@ -2,126 +2,289 @@ package mcpproxy
 
 import (
 	"fmt"
-	"strings"
+	"math"
+	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/agentarmor/agentarmor/health"
-	"github.com/agentarmor/agentarmor/mcpproxy/wire"
+	"github.com/agentarmor/agentarmor/mcpproxy/telemetry"
 )
 
-// budget is the time one call may take: a timeout that progress extends, and a
-// cap that nothing extends. It pauses while a person is asked for input. The
-// owner's lock guards it; expire runs without that lock.
-type budget struct {
-	timeout  time.Duration
-	began    time.Time
-	deadline time.Time // of the cap
-	timer    *time.Timer
-	pausedAt time.Time // zero: running
+// guard protects one upstream from its callers and them from it. A call
+// passes, in this order:
+//
+//  1. its budget, which bounds all that follows (budget.go);
+//  2. a result that is fresh enough to be used again (results.go): it costs
+//     the upstream nothing;
+//  3. the breakers of the server (plane.go) and of the tool: an open one
+//     answers at once, before the call takes a token or a place from those
+//     that have a chance;
+//  4. the rate limit, then the bulkhead, which bounds what is under way and
+//     what waits (bulkhead.go): a token is spent by calls that will be sent,
+//     and waiting for one holds no place;
+//  5. the breaker of the tool again, as it is when the call's turn has come:
+//     here a half-open one takes it as its trial.
+//
+// Then it is sent. When that fails, the outcome is noted once for both planes,
+// the call is retried where its class allows it (retry.go), back at step 5
+// and with its place kept, and at last what stands in for it is tried
+// (fallback.go). Retries come before fallbacks: the real answer is better.
+//
+// A spent budget ends a call without a retry: there is no time left for one.
+type guard struct {
+	p       *Proxy
+	up      *upstream
+	cfg     *UpstreamConfig
+	rate    *rate.Limiter // nil: no limit
+	places  bulkhead
+	retries *retryBudget
+	window  health.Window // of all attempts
+	results *results
+	others  *telemetry.CallMetrics // of methods other than tools/call
+
+	mu    sync.Mutex
+	tools map[string]*toolGuard // by original name
 }
 
-func (b *budget) start(timeout, limit time.Duration, expire func()) {
-	b.timeout, b.began = min(timeout, limit), time.Now()
-	b.deadline = b.began.Add(limit)
-	b.timer = time.AfterFunc(b.timeout, expire)
-}
-
-// extend gives the call its timeout anew, never past the cap.
-func (b *budget) extend() {
-	if b.timer != nil && b.pausedAt.IsZero() && b.timer.Stop() {
-		b.timer.Reset(min(b.timeout, time.Until(b.deadline)))
+func newGuard(p *Proxy, up *upstream) *guard {
+	cfg := up.cfg
+	g := &guard{
+		p: p, up: up, cfg: cfg, retries: newRetryBudget(cfg.Retry.budget()),
+		places:  bulkhead{limit: cfg.concurrency(), room: orNil(cfg.Queue, 64)},
+		tools:   map[string]*toolGuard{},
+		results: newResults(maxResults, maxResultBytes),
+		others:  p.metrics.Call(cfg.Name, ""),
 	}
-}
-
-// pause stops the clock, resume starts it with a fresh timeout and moves the cap
-// by the time it stood still.
-func (b *budget) pause() {
-	if b.timer != nil && b.pausedAt.IsZero() && b.timer.Stop() {
-		b.pausedAt = time.Now()
+	if r := cfg.RateLimit; r.Calls > 0 {
+		// A tenth of the quota may come at once: over any period no more than
+		// 110 % of it.
+		g.rate = rate.NewLimiter(rate.Limit(r.Calls/r.Per.Seconds()), max(1, int(math.Floor(r.Calls/10))))
 	}
+	return g
 }
 
-func (b *budget) resume() {
-	if b.timer != nil && !b.pausedAt.IsZero() {
-		b.deadline = b.deadline.Add(time.Since(b.pausedAt))
-		b.pausedAt = time.Time{}
-		b.timer.Reset(min(b.timeout, time.Until(b.deadline)))
+// The bounds of the results that are kept of one upstream.
+const (
+	maxResults     = 256
+	maxResultBytes = 16 << 20
+)
+
+// admit takes a new call through the guard, as far as it gets at once.
+func (k *call) admit() {
+	g := k.up.guard
+	g.retries.earn()
+	if k.r.method == "tools/call" {
+		k.tool = g.tool(k.name)
+		if k.reuse() || k.refused() {
+			return
+		}
 	}
-}
-
-func (b *budget) stop() {
-	if b.timer != nil {
-		b.timer.Stop()
+	wait := time.Duration(0)
+	if g.rate != nil {
+		turn := g.rate.Reserve()
+		if wait = turn.Delay(); wait >= k.rest() {
+			turn.Cancel()
+			k.busy(fmt.Sprintf("its rate limit of %s is used up", g.cfg.RateLimit), wait)
+			return
+		}
 	}
-}
-
-// spent is what to tell about a budget that ran out: the timeout, or the cap.
-func (b *budget) spent() time.Duration {
-	if time.Until(b.deadline) <= 0 {
-		return b.deadline.Sub(b.began).Round(time.Millisecond)
-	}
-	return b.timeout
-}
-
-// unavailable answers a call that was not served: a tool result with isError
-// that says what, why, whether it was executed and when to try again; for other
-// methods an error with the same data.
-func (k *call) unavailable(class health.Class, reason string, retryAt time.Time) {
-	if !k.finish(func() { k.unavailable(class, reason, retryAt) }) {
+	if wait == 0 {
+		k.enter()
 		return
 	}
-	k.p.observeFailure(k, class, reason)
-	text := k.text(class, reason, retryAt)
-	meta := k.callMeta(class, reason, retryAt)
-	if k.r.method != "tools/call" {
-		k.r.fail(wire.CodeInternal, text, meta)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.done {
+		k.later = time.AfterFunc(wait, k.enter)
+	}
+}
+
+func (r Rate) String() string {
+	unit := map[time.Duration]string{time.Second: "s", time.Minute: "m", time.Hour: "h"}[r.Per]
+	return fmt.Sprintf("%g/%s", r.Calls, unit)
+}
+
+// enter goes through the bulkhead.
+func (k *call) enter() {
+	g := k.up.guard
+	k.mu.Lock()
+	if k.done {
+		k.mu.Unlock()
 		return
 	}
-	result := append([]byte(`{"content":[{"type":"text","text":`), wire.AppendString(nil, text)...)
-	result = append(result, `}],"isError":true,"_meta":{"agentarmor/call":`...)
-	result = append(result, meta...)
-	if k.r.modern {
-		result = append(result, `,"`+wire.MetaPrefix+`serverInfo":`...)
-		result = append(result, k.p.info...)
-		result = append(result, `},"resultType":"complete"}`...)
-	} else {
-		result = append(result, `}}`...)
+	at := g.places.enter(k)
+	k.mu.Unlock()
+	switch at {
+	case inside:
+		k.try()
+	case outside:
+		active, queued := g.places.load()
+		k.busy(fmt.Sprintf("%d calls are under way and %d wait", active, queued), g.turnover(queued))
 	}
-	k.r.answer(result)
 }
 
-// text tells an agent in at most 300 characters what to do instead.
-func (k *call) text(class health.Class, reason string, retryAt time.Time) string {
-	var b strings.Builder
-	executed := class.Executed()
-	if !strings.HasPrefix(reason, k.up.cfg.Name+" is ") {
-		reason = k.up.cfg.Name + ": " + reason
-	}
-	fmt.Fprintf(&b, "%s is unavailable: %s.", cut(k.asClients, 80), cut(reason, 140))
-	switch executed {
-	case "no":
-		b.WriteString(" It was not executed.")
-	default:
-		b.WriteString(" It may have been executed: check before you repeat it.")
-	}
-	if !retryAt.IsZero() {
-		fmt.Fprintf(&b, " Do not retry before %s.", retryAt.UTC().Format(time.RFC3339))
-	}
-	return cut(b.String(), 300)
+// turnover guesses when a queue of so many will have moved on.
+func (g *guard) turnover(queued int) time.Duration {
+	each := time.Duration(g.window.Snapshot().P50MS * float64(time.Millisecond))
+	rounds := time.Duration(queued/g.places.limit + 1)
+	return min(max(each*rounds, time.Second), time.Minute)
 }
 
-// callMeta is the machine-readable twin of text: _meta["agentarmor/call"].
-func (k *call) callMeta(class health.Class, reason string, retryAt time.Time) []byte {
-	b := append([]byte(`{"upstream":`), wire.AppendString(nil, k.up.cfg.Name)...)
-	b = append(b, `,"outcome":`...)
-	b = wire.AppendString(b, class.String())
-	b = append(b, `,"executed":`...)
-	b = wire.AppendString(b, class.Executed())
-	b = append(b, `,"reason":`...)
-	b = wire.AppendString(b, cut(reason, 200))
-	if !retryAt.IsZero() {
-		b = append(b, `,"retry_at":`...)
-		b = wire.AppendString(b, retryAt.UTC().Format(time.RFC3339))
+// busy answers a call for which there is no room.
+func (k *call) busy(why string, wait time.Duration) {
+	k.giveUp(health.Open, "it is busy: "+why, time.Now().Add(wait))
+}
+
+// refused answers a call whose tool's breaker is open.
+func (k *call) refused() bool {
+	if k.tool.breaker.Closed() {
+		return false
 	}
-	return append(b, '}')
+	until := k.tool.breaker.Until()
+	if probes := k.probes(); !probes && time.Until(until) <= 0 {
+		return false // it may be the trial
+	} else if probes {
+		until = later(until, time.Now().Add(k.up.cfg.Probe.everyDown()))
+	}
+	k.giveUp(health.Open, "the tool's breaker is open after failures, last: "+k.tool.error(), until)
+	return true
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// try makes an attempt.
+func (k *call) try() {
+	k.mu.Lock()
+	if k.done {
+		k.mu.Unlock()
+		return
+	}
+	var permit health.Permit
+	if k.tool != nil {
+		var ok bool
+		if permit, ok = k.tool.allow(k.probes()); !ok {
+			k.mu.Unlock()
+			k.shut()
+			return
+		}
+	}
+	k.permit, k.trying, k.sent, k.conn = permit, true, false, nil
+	k.began = time.Now()
+	k.mu.Unlock()
+	if conn := k.in.live(); conn != nil {
+		k.send(conn)
+		return
+	}
+	k.p.work.Go(k.sendWhenReady)
+}
+
+// shut gives up because the tool's breaker does not let the next attempt pass.
+func (k *call) shut() {
+	k.mu.Lock()
+	f := k.failure
+	k.mu.Unlock()
+	until := later(k.tool.breaker.Until(), time.Now().Add(time.Second))
+	if f.reason == "" {
+		f.class, f.reason = health.Open, "the tool's breaker is open after failures, last: "+k.tool.error()
+	}
+	k.giveUp(f.class, f.reason, until)
+}
+
+// lastFailure is how the last attempt of a call has ended.
+type lastFailure struct {
+	class  health.Class
+	reason string
+}
+
+// attemptFailed ends an attempt: the call is retried, or given up.
+func (k *call) attemptFailed(class health.Class, reason string, retryAt time.Time) {
+	k.settle(class, 0, reason)
+	if !k.retry(class, retryAt) {
+		k.giveUp(class, reason, retryAt)
+	}
+}
+
+// settle notes the outcome of the attempt under way, once.
+func (k *call) settle(class health.Class, code int, reason string) {
+	k.mu.Lock()
+	if !k.trying {
+		k.mu.Unlock()
+		return
+	}
+	k.trying = false
+	permit, began, sent, attempt := k.permit, k.began, k.sent, k.attempt
+	k.permit = health.Permit{}
+	if class != health.OK && class != health.ToolError {
+		k.failure = lastFailure{class, reason}
+	}
+	k.maybe = k.maybe || sent && class.Executed() == "maybe"
+	k.attempt = nil
+	k.mu.Unlock()
+	attempt.End(class.String(), class.Executed(), reason)
+	if !sent { // what never left says nothing about anybody
+		permit.Done(health.Neutral)
+		return
+	}
+	g := k.up.guard
+	if class != health.Cancelled {
+		failed := counts(class, code)
+		took := time.Since(began)
+		g.window.Add(failed, took)
+		if k.tool != nil {
+			k.tool.window.Add(failed, took)
+		}
+	}
+	k.in.note(class, began)
+	if k.tool != nil {
+		permit.Done(k.tool.note(class, code, reason, began))
+	}
+}
+
+// counts tells whether an outcome is an error in the rates of the status.
+func counts(class health.Class, code int) bool {
+	switch class {
+	case health.OK, health.ToolError, health.Rejected:
+		return false
+	case health.UpstreamError:
+		return class.Tool(code) == health.Failure
+	}
+	return true
+}
+
+// questions notes that the upstream asked for input: the call is not made
+// again, and tells nothing more about its tool. The call's lock is held.
+func (k *call) questions() {
+	k.questioned = true
+	k.permit.Done(health.Neutral)
+	k.permit = health.Permit{}
+}
+
+// giveUp ends a call that the upstream will not answer: with what stands in
+// for it, else by saying so.
+func (k *call) giveUp(class health.Class, reason string, retryAt time.Time) {
+	k.settle(class, 0, reason)
+	if !k.standIn(class, reason, retryAt) {
+		k.unavailable(class, reason, retryAt)
+	}
+}
+
+// rest is what is left of the call's budget.
+func (k *call) rest() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.budget.rest()
+}
+
+func (u *UpstreamConfig) concurrency() int {
+	if u.Concurrency > 0 {
+		return u.Concurrency
+	}
+	return 16
 }

@@ -34,6 +34,9 @@ type instance struct {
 	current atomic.Pointer[conn] // what live returns; stored under mu
 	wake    chan struct{}        // ends the pause before the next start
 	resync  chan struct{}        // level or subscriptions have changed
+	replan  chan struct{}        // a breaker has changed
+	breaker *health.Breaker      // of the server plane; nil: switched off
+	prober  atomic.Pointer[health.Prober]
 	wg      sync.WaitGroup
 
 	// Owned by run.
@@ -47,8 +50,9 @@ type instance struct {
 	changed     chan struct{} // closed and replaced when phase or current change
 	held        bool          // the pause is not to be cut short
 	lastPoke    time.Time
-	fallback    string   // "sse" once streamable HTTP was refused
-	list        *listing // the last good one, or the remembered one
+	lastLoss    time.Time // of a connection with calls under way
+	fallback    string    // "sse" once streamable HTTP was refused
+	list        *listing  // the last good one, or the remembered one
 	level       string
 	modernLevel int // least rank + 1 that a modern request asked for; 0: none
 	uris        []string
@@ -119,10 +123,17 @@ func newInstance(o instanceOptions) *instance {
 		o:       o,
 		wake:    make(chan struct{}, 1),
 		resync:  make(chan struct{}, 1),
+		replan:  make(chan struct{}, 1),
 		changed: make(chan struct{}),
 		list:    o.remembered,
 		backoff: backoff{base: time.Second, max: 5 * time.Minute},
 	}
+	if !o.cfg.Stdio() { // an attempt costs little, and is the probe of what is down
+		in.backoff.base = min(time.Second, o.cfg.Probe.everyDown())
+		in.backoff.max = o.cfg.Probe.everyDown()
+	}
+	in.breaker = in.newBreaker()
+	in.prober.Store(health.NewProber(health.ProbeOptions{}))
 	in.fillDefaults()
 	in.dial = in.dialWire
 	in.hopMeta = hopMetaJSON(o.version)

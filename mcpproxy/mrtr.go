@@ -80,6 +80,7 @@ func (k *call) askByRetry(a *ask, m wire.Message) {
 		k.parked = &parked{}
 	}
 	d := k.parked
+	k.questions()
 	d.asked++
 	raw := append([]byte(`{"method":`), wire.AppendString(nil, m.Method)...)
 	if m.Params != nil {
@@ -105,12 +106,13 @@ func (k *call) park() {
 	if !ok {
 		k.mu.Unlock()
 		k.stopUpstream("too many calls wait for input")
-		k.unavailable(health.Cancelled, "too many calls of this client wait for input", time.Time{})
+		k.giveUp(health.Cancelled, "too many calls of this client wait for input", time.Time{})
 		return
 	}
 	d.token = token
 	k.budget.pause()
 	d.life = time.AfterFunc(parkLife, k.abandon)
+	k.giveWay() // a person may take minutes
 	r := k.r
 	state := "v1." + token + "." + k.p.parking.sign(token, r, k.conn.gen)
 	result := k.p.inputRequiredResult(d.pending, state)
@@ -169,6 +171,8 @@ func (k *call) abandon() {
 	}
 	k.mu.Unlock()
 	if mine {
+		k.settle(health.Cancelled, 0, "")
+		k.ended(k.account(health.Cancelled, "", time.Time{}))
 		k.stopUpstream("the client did not bring the input asked for")
 	}
 }
@@ -337,9 +341,11 @@ func (k *call) resume(r *request) {
 // gets it with the state bound to it, a legacy one is asked request by request.
 func (k *call) inputRequired(m wire.Message) {
 	if k.r.modern {
+		k.settle(health.OK, 0, "")
 		if !k.end() {
 			return
 		}
+		k.ended(k.account(health.OK, "", time.Time{}))
 		result := m.Result
 		if state := wire.Get(result, "requestState"); state != nil {
 			m.Result = wire.Rewrite(nil, result, wire.Edit{Key: "requestState", Value: k.p.wrapState(k, state)})
@@ -357,7 +363,7 @@ func (k *call) inputRequired(m wire.Message) {
 	}
 	k.mu.Unlock()
 	if tooMany {
-		k.unavailable(health.Malformed, "the server asks for input without end", time.Time{})
+		k.giveUp(health.Malformed, "the server asks for input without end", time.Time{})
 		return
 	}
 	k.p.work.Go(func() { k.gather(k.lifetime(), requests) })
@@ -398,12 +404,14 @@ func (k *call) gather(ctx context.Context, requests []byte) {
 		select {
 		case got = <-replies:
 		case <-ctx.Done():
-			k.unavailable(health.Lost, "AgentArmor ends", time.Time{})
+			k.giveUp(health.Lost, "AgentArmor ends", time.Time{})
 			k.p.dropAsks(k)
 			return
 		}
 		if got.m.Error != nil { // the client declined: that is the call's answer
+			k.settle(health.OK, 0, "")
 			if k.end() {
+				k.ended(k.account(health.OK, "", time.Time{}))
 				_ = k.r.st.Answer(wire.AppendErrorRaw(nil, k.r.id, got.m.Error), false) // the client may have left
 				k.p.dropAsks(k)
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"github.com/agentarmor/agentarmor/mcpproxy/event"
+	"github.com/agentarmor/agentarmor/mcpproxy/telemetry"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
@@ -30,6 +31,7 @@ type Proxy struct {
 	info    []byte // our name and version, raw JSON
 	memory  *memory
 	events  *event.Bus
+	metrics *telemetry.Metrics
 	parking *parking
 	links   links
 	first   firstRequest
@@ -78,6 +80,7 @@ func New(cfg Config) (*Proxy, error) {
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	p.first.known = make(chan struct{})
 	p.info = infoJSON(cfg.Version)
+	p.metrics = telemetry.NewMetrics(p.gauges)
 	if cfg.StateDir != "" {
 		m, err := openMemory(cfg.StateDir)
 		if err != nil { // works without, slower to show its tools

@@ -25,7 +25,8 @@ type request struct {
 
 	hop     hopMeta
 	modern  bool
-	doubled bool // a member that decides stands twice: peers may disagree on which one counts
+	instead *standIn // it is a step of another call's fallback; nil: a client's own
+	doubled bool     // a member that decides stands twice: peers may disagree on which one counts
 }
 
 // hopMeta holds the _meta keys that concern one hop only.
@@ -237,7 +238,7 @@ func (p *Proxy) callTool(r *request) {
 		p.callOwn(r, e.original)
 		return
 	}
-	p.forward(r, target{p.upstream(e.upstream), "name", e.original, e.rawName, name, e.params})
+	p.forward(r, target{p.upstream(e.upstream), "name", e.original, e.rawName, name, e.params, e})
 }
 
 // unlisted finds the upstream that a tool's name must belong to although
@@ -269,7 +270,7 @@ func (p *Proxy) getPrompt(r *request) {
 		}
 		return
 	}
-	p.forward(r, target{p.upstream(e.upstream), "name", e.original, e.rawName, name, e.params})
+	p.forward(r, target{p.upstream(e.upstream), "name", e.original, e.rawName, name, e.params, e})
 }
 
 func (p *Proxy) readResource(r *request) {
@@ -290,7 +291,7 @@ func (p *Proxy) readResource(r *request) {
 	case up == nil:
 		p.callOwn(r, uri)
 	default:
-		p.forward(r, target{up, "uri", original, wire.AppendString(nil, original), uri, nil})
+		p.forward(r, target{up, "uri", original, wire.AppendString(nil, original), uri, nil, nil})
 	}
 }
 

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/agentarmor/agentarmor/health"
-	"github.com/agentarmor/agentarmor/mcpproxy/event"
-	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
 // Status is the document behind agentarmor://status and armor.status.
@@ -30,11 +28,29 @@ type Summary struct {
 // UpstreamStatus is the state of one upstream.
 type UpstreamStatus struct {
 	instanceStatus
-	Tools       int               `json:"tools"`
-	Prompts     int               `json:"prompts"`
-	Resources   int               `json:"resources"`
-	Sessions    int               `json:"sessions"`
-	Quarantined map[string]string `json:"quarantined"`
+	Tools       int                     `json:"tools"`
+	Prompts     int                     `json:"prompts"`
+	Resources   int                     `json:"resources"`
+	Breaker     health.BreakerSnapshot  `json:"breaker"`
+	Window      windowStatus            `json:"window"`
+	Sessions    int                     `json:"sessions"`
+	Degraded    map[string]degradedTool `json:"degraded_tools"`
+	Quarantined map[string]string       `json:"quarantined"`
+}
+
+// windowStatus is what the calls of the last minutes have met.
+type windowStatus struct {
+	health.WindowSnapshot
+	InFlight int `json:"in_flight"`
+	Queued   int `json:"queued"`
+}
+
+// degradedTool is one tool whose breaker is not closed, by its original name.
+type degradedTool struct {
+	Name         string                 `json:"name"` // as clients know it
+	Breaker      health.BreakerSnapshot `json:"breaker"`
+	LastError    string                 `json:"last_error,omitempty"`
+	Alternatives []string               `json:"alternatives"`
 }
 
 // Short is the part of the status that fits a context window: one line per upstream.
@@ -66,6 +82,10 @@ func (p *Proxy) Status() Status {
 		s.Summary.Tools += u.Tools
 		if u.State == health.Ready || u.State == health.Degraded {
 			s.Summary.Ready++
+			s.Summary.ToolsUnavailable += len(u.Degraded)
+			if u.State == health.Degraded {
+				trouble = append(trouble, describe(up.cfg.Name, u))
+			}
 			continue
 		}
 		if u.State == health.Disabled {
@@ -120,23 +140,36 @@ func (p *Proxy) statusOf(up *upstream) UpstreamStatus {
 	}
 	u.Tools, u.Prompts, u.Resources = count(cat.entries[tools]), count(cat.entries[prompts]), count(cat.entries[resources])
 	u.Sessions = len(up.instances())
+	u.Breaker = up.shared.breaker.Snapshot()
+	if u.Breaker.State == health.BreakerOpen {
+		u.Breaker.Until = u.NextAttempt
+	}
+	u.Window.WindowSnapshot = up.guard.window.Snapshot()
+	u.Window.InFlight, u.Window.Queued = up.guard.places.load()
+	u.Degraded = p.degraded(up)
 	return u
 }
 
-// observe follows a call that was answered.
-func (p *Proxy) observe(k *call, m wire.Message) {
-	k.in.tracker.Succeeded()
-	if m.Result != nil && k.r.method == "tools/call" {
-		p.noteLinks(k, m.Result)
+// degraded are the tools of an upstream that do not work.
+func (p *Proxy) degraded(up *upstream) map[string]degradedTool {
+	broken := map[string]degradedTool{}
+	for _, t := range up.guard.watched() {
+		if t.breaker.Closed() {
+			continue
+		}
+		d := degradedTool{Name: p.exposed(up, t.name), Breaker: t.breaker.Snapshot(), LastError: t.error()}
+		d.Alternatives = append([]string{}, p.alternatives(up, t.name)...)
+		broken[t.name] = d
 	}
+	return broken
 }
 
-// observeFailure publishes a call that was not served.
-func (p *Proxy) observeFailure(k *call, class health.Class, reason string) {
-	e := event.Event{Kind: event.CallFailed, Upstream: k.up.cfg.Name, To: class.String(), Text: reason}
-	if k.r.method == "tools/call" {
-		e.Tool = k.name
+// exposed is how clients know a tool of an upstream.
+func (p *Proxy) exposed(up *upstream, original string) string {
+	for _, e := range p.cat.Load().entries[tools] {
+		if e.upstream == up.cfg.Name && e.original == original {
+			return e.exposed
+		}
 	}
-	p.events.Publish(e)
-	p.log.Debug("call not served", "upstream", e.Upstream, "target", k.name, "outcome", e.To, "reason", reason)
+	return original
 }

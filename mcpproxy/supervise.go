@@ -59,10 +59,13 @@ func (in *instance) renewsAtOnce(c *conn) bool {
 
 // serve is the life of a connection after its handshake. It returns why that ended.
 func (in *instance) serve(ctx context.Context, c *conn) error {
+	in.breaker.Reset() // the handshake was the good probe
 	in.enter(serving, c)
 	began := time.Now()
 	work, cancel := context.WithCancel(ctx)
 	c.work.Go(func() { in.keepWanted(work, c) })
+	c.work.Go(func() { in.probe(work, c) })
+	c.work.Go(func() { in.probeTools(work, c) })
 	if in.o.lists {
 		c.work.Go(func() { c.lists.run(work) })
 	} else {

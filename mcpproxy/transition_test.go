@@ -24,7 +24,7 @@ func TestTransitionsAreToldOnce(t *testing.T) {
 		srv := newLegacyServer()
 		p, err := New(Config{
 			Log:       slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: roundTimes})),
-			Upstreams: []UpstreamConfig{{Name: "u", URL: "http://127.0.0.1/mcp", Protocol: "legacy"}},
+			Upstreams: []UpstreamConfig{{Name: "u", URL: "http://127.0.0.1/mcp", Protocol: "legacy", Probe: ProbeConfig{Every: time.Hour}}},
 		})
 		if err != nil {
 			t.Fatal(err)

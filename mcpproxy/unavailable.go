@@ -14,6 +14,7 @@ type unavailable struct {
 	state    health.State
 	reason   string
 	retryAt  time.Time // zero: unknown or never
+	open     bool      // connected, but not to be called: the breaker is open
 }
 
 func (e *unavailable) Error() string {
@@ -24,9 +25,22 @@ func (e *unavailable) Error() string {
 	return s
 }
 
+// class is the outcome of a call that met this.
+func (e *unavailable) class() health.Class {
+	switch {
+	case e.state == health.Throttled:
+		return health.RateLimited
+	case e.state == health.NeedsAuth:
+		return health.Auth
+	case e.open:
+		return health.Open
+	}
+	return health.NotSent
+}
+
 func (in *instance) unavailable() *unavailable {
 	s := in.tracker.Snapshot()
-	e := &unavailable{upstream: in.o.cfg.Name, state: s.State, reason: s.Reason}
+	e := &unavailable{upstream: in.o.cfg.Name, state: s.State, reason: s.Reason, open: !in.breaker.Closed()}
 	if s.NextAttempt != nil {
 		e.retryAt = *s.NextAttempt
 	}

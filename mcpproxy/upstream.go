@@ -17,6 +17,7 @@ import (
 type upstream struct {
 	p      *Proxy
 	cfg    *UpstreamConfig
+	guard  *guard
 	shared *instance
 
 	mu      sync.Mutex
@@ -49,6 +50,7 @@ func (p *Proxy) newUpstream(u *UpstreamConfig) *upstream {
 	if !p.cfg.Anew {
 		up.list = p.memory.load(u)
 	}
+	up.guard = newGuard(p, up)
 	up.shared = p.newInstance(up, nil)
 	return up
 }

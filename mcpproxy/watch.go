@@ -20,6 +20,7 @@ func (in *instance) watch(ctx context.Context, c *conn) error {
 	if !in.o.lists {
 		now.state = health.Ready
 	}
+	var v vitals
 	var rested <-chan time.Time // ends a 429
 	var verified <-chan error   // the outcome of an exchange under way
 	for {
@@ -41,12 +42,15 @@ func (in *instance) watch(ctx context.Context, c *conn) error {
 			}
 		case err = <-verified:
 			verified = nil
+		case err = <-c.probed:
+			err = in.probed(c, &v, err)
 		case <-rested:
 			rested = nil
 			in.enter(serving, c)
 			c.lists.repeat()
 		case now = <-c.lists.standing:
 			in.tracker.Succeeded()
+		case <-in.replan:
 		}
 		if e, ok := errors.AsType[*wire.Error](err); ok && isThrottled(e) {
 			rested = time.After(in.throttle(e))
@@ -54,9 +58,33 @@ func (in *instance) watch(ctx context.Context, c *conn) error {
 			return err
 		}
 		if rested == nil {
-			in.tracker.Set(now.state, in.secrets.mask(now.reason), time.Time{})
+			in.stand(c, now, &v)
 		}
 	}
+}
+
+// stand puts c in or out of service as its breaker says, and sets the state.
+func (in *instance) stand(c *conn, now standing, v *vitals) {
+	if !in.breaker.Closed() {
+		if in.live() != nil {
+			in.enter(serving, nil)
+			in.prober.Load().Kick()
+		}
+		in.tracker.Set(health.Down, in.secrets.mask(in.why(v)), in.prober.Load().Next())
+		return
+	}
+	if in.live() != c {
+		in.enter(serving, c)
+	}
+	state, reason, next := now.state, now.reason, time.Time{}
+	if broken, until := in.brokenTools(); broken != "" && (state == health.Ready || state == health.Degraded) {
+		state, next = health.Degraded, until
+		if reason != "" {
+			reason += "; "
+		}
+		reason += broken
+	}
+	in.tracker.Set(state, in.secrets.mask(reason), next)
 }
 
 // throttle takes the connection out of service, for the time returned.
@@ -74,19 +102,22 @@ func (c *conn) verifySoon(ctx context.Context) <-chan error {
 	verified := make(chan error, 1)
 	c.work.Go(func() {
 		defer wire.OnPanic()
-		verified <- c.verify(ctx)
+		silent := &wire.Error{Kind: wire.Lost, Err: fmt.Errorf("no answer within %v", verifyWithin)}
+		ctx, cancel := context.WithTimeoutCause(ctx, verifyWithin, silent)
+		defer cancel()
+		verified <- c.verify(ctx, false)
 	})
 	return verified
 }
 
 // verify makes an exchange that a living server answers, if only with an
-// error. Otherwise it returns how that failed.
-func (c *conn) verify(ctx context.Context) error {
-	silent := &wire.Error{Kind: wire.Lost, Err: fmt.Errorf("no answer within %v", verifyWithin)}
-	ctx, cancel := context.WithTimeoutCause(ctx, verifyWithin, silent)
-	defer cancel()
+// error: a ping, or a list for servers that ignore those. Otherwise it returns how that failed.
+func (c *conn) verify(ctx context.Context, list bool) error {
 	method := "ping"
-	if c.modern {
+	switch {
+	case list:
+		method = "tools/list"
+	case c.modern:
 		method = "server/discover"
 	}
 	_, err := c.call(ctx, method, nil)

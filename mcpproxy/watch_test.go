@@ -79,7 +79,7 @@ func TestSuspect(t *testing.T) {
 func TestSilentServerIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newModernServer()
-		h := supervise(t, srv, UpstreamConfig{URL: "http://127.0.0.1/mcp"})
+		h := supervise(t, srv, UpstreamConfig{URL: "http://127.0.0.1/mcp", Probe: ProbeConfig{Every: time.Hour}})
 		c, _ := h.await(t.Context())
 		synctest.Wait()
 		srv.silent("server/discover")

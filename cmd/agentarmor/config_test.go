@@ -41,7 +41,17 @@ func TestContract(t *testing.T) {
 			Env: map[string]string{"GITHUB_TOKEN": "gh"}, Prefix: new("github"),
 			Protocol: "auto", Sharing: "shared", Sampling: "client",
 			StartupTimeout: 2 * time.Minute, CallTimeout: time.Minute, MaxCallTime: maxCallTime,
-			Allow: []string{"*"}, Tools: map[string]mcpproxy.ToolConfig{"create_issue": {CallTimeout: 20 * time.Second}},
+			Concurrency: 16, Queue: new(64), OnOutage: "keep", OnChange: "warn",
+			Retry: mcpproxy.RetryConfig{Attempts: new(2), Base: retryBase, Max: retryMax, Budget: new(0.2)},
+			Breaker: mcpproxy.BreakerConfig{
+				Enabled: new(true), Failures: 3, FailureRate: 0.5, MinCalls: 10, Window: time.Minute,
+				OpenFor: breakerOpenFor, MaxOpenFor: breakerOpenMax, Successes: 3,
+			},
+			Probe: mcpproxy.ProbeConfig{Every: probeEvery, EveryDown: 5 * time.Second, Timeout: 5 * time.Second, Misses: 3},
+			Allow: []string{"*"}, Tools: map[string]mcpproxy.ToolConfig{
+				"create_issue":  {CallTimeout: 20 * time.Second, Idempotent: new(false), Breaker: mcpproxy.BreakerConfig{Failures: 5}},
+				"search_issues": {Probe: &mcpproxy.ToolProbe{Arguments: []byte(`{"q":"is:open"}`)}},
+			},
 		},
 		{
 			Name: "remote", URL: "https://mcp.example.com/mcp", Type: "http",
@@ -57,7 +67,7 @@ func TestContract(t *testing.T) {
 	if got.proxy.StateDir != "/home/u/.local/state/agentarmor" {
 		t.Errorf("StateDir = %q", got.proxy.StateDir)
 	}
-	if len(warnings) != 1 || !strings.Contains(warnings[0], "not built yet, without effect: mcpServers.github.concurrency, ") {
+	if len(warnings) != 1 || !strings.HasSuffix(warnings[0], ": not built yet, without effect: llm, chaos, alerts") {
 		t.Errorf("warnings: %q", warnings)
 	}
 }
@@ -70,6 +80,7 @@ func TestContractKeysAreStrict(t *testing.T) {
 	}
 	named := map[string]bool{ // mappings whose keys are names
 		"mcpServers": true, "mcpServers.github.env": true, "mcpServers.remote.headers": true, "mcpServers.github.tools.settings": true,
+		"mcpServers.github.tools.settings.search_issues.probe.arguments": true,
 	}
 	keys := 0
 	var walk func(n *node)

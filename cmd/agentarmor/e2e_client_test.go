@@ -210,9 +210,13 @@ func (c *rawClient) awaitTools(want ...string) {
 	})
 }
 
-// callOutcome is what AgentArmor says of a call that was not served.
+// callOutcome is what AgentArmor says of a call that was not served, or not by
+// the first attempt.
 type callOutcome struct {
 	Upstream, Outcome, Executed, Reason string
+	RetryAt                             time.Time `json:"retry_at"`
+	Attempts                            int       // told from two on
+	AnsweredFrom                        string    `json:"answered_from"` // tool, cached, result or cache; "" for the upstream
 }
 
 // toolResult is the part of a tool's result that tests look at.
@@ -248,15 +252,50 @@ func (c *rawClient) wantText(m rpcMessage, want string) {
 }
 
 // wantUnserved fails the test unless the answer says that the call was not
-// served, for this reason and in at most 300 characters.
-func (c *rawClient) wantUnserved(m rpcMessage, outcome, executed string) {
+// served, for this reason and in at most 300 characters. It returns the rest of
+// what the answer says.
+func (c *rawClient) wantUnserved(m rpcMessage, outcome, executed string) callOutcome {
 	c.t.Helper()
-	r := c.result(m)
-	if !r.IsError || r.Meta.Call == nil || r.Meta.Call.Outcome != outcome || r.Meta.Call.Executed != executed {
+	said := c.unserved(m)
+	if said.Outcome != outcome || said.Executed != executed {
 		c.t.Errorf("got %.600s, want outcome %s, executed %s", m.Result, outcome, executed)
 	}
+	return said
+}
+
+// unserved is wantUnserved for any reason.
+func (c *rawClient) unserved(m rpcMessage) callOutcome {
+	c.t.Helper()
+	r := c.result(m)
 	if n := len([]rune(r.text())); n == 0 || n > 300 {
 		c.t.Errorf("%d characters of text: %s", n, r.text())
+	}
+	if !r.IsError || r.Meta.Call == nil || r.Meta.Call.Upstream == "" || r.Meta.Call.Reason == "" || r.Meta.Call.AnsweredFrom != "" {
+		c.t.Errorf("not an answer in the upstream's place: %.600s", m.Result)
+		return callOutcome{}
+	}
+	return *r.Meta.Call
+}
+
+// wantServed fails the test unless the answer is a good result with this text,
+// from this attempt at the upstream or from what stands in for it,
+// and says so. The result of a first attempt says nothing.
+func (c *rawClient) wantServed(m rpcMessage, text string, attempts int, from string) {
+	c.t.Helper()
+	r := c.result(m)
+	said := r.Meta.Call
+	if r.IsError || r.text() != text || (said == nil) != (attempts == 1 && from == "") {
+		c.t.Errorf("got %.600s, want %q at attempt %d or from %q", m.Result, text, attempts, from)
+		return
+	}
+	if said == nil {
+		return
+	}
+	if said.Upstream == "" || max(said.Attempts, 1) != attempts || said.AnsweredFrom != from {
+		c.t.Errorf("got %.600s, want attempt %d or from %q", m.Result, attempts, from)
+	}
+	if from == "" && (said.Outcome != "ok" || said.Executed != "yes") {
+		c.t.Errorf("a good result with %.600s", m.Result)
 	}
 }
 

@@ -58,7 +58,7 @@ func TestCase21TextDecidesNothing(t *testing.T) {
 
 func TestHTTPUpstreamFaults(t *testing.T) {
 	t.Parallel()
-	bad, url := startBad(t, badserver.Options{RetryAfter: "1"})
+	bad, url := startBad(t, badserver.Options{})
 	e := serveWeb(t, configFile(t, "", remote("a", url+"/mcp", "")))
 	e.awaitTools("a__echo")
 	e.wantUnserved(e.call("a__cut", `{}`), "lost", "maybe")
@@ -72,7 +72,7 @@ func TestHTTPUpstreamFaults(t *testing.T) {
 		{401, "auth", "no"},
 	} {
 		eventually(t, "it is ready", func() bool { return e.status("a").State == "ready" })
-		bad.Fail(c.status, 1)
+		bad.Fault(badserver.Fault{Kind: "status", Status: c.status, Count: 1, RetryAfter: "1"})
 		e.wantUnserved(e.call("a__echo", `{"text":"x"}`), c.outcome, c.executed)
 		if c.outcome == "throttled" { // which the status tells a moment after the call
 			eventually(t, "it is throttled", func() bool { return e.status("a").State == "throttled" })

@@ -15,11 +15,11 @@ import (
 
 func TestCase06FailedListIsNotAnEmptyList(t *testing.T) {
 	t.Parallel()
-	e := serveStdio(t, configFile(t, "", up("a", "", "-list-errors", "2")))
+	e := serveStdio(t, configFile(t, "", up("a", "", "-fault", `{"kind":"error","method":"tools/list","count":2}`)))
 	e.awaitTools("a__echo", "a__mirror", "a__sleep")
 
 	// Once known, the list survives failures.
-	e.call("a__nolist", `{"n":2}`)
+	e.call("a__fault", `{"kind":"error","method":"tools/list","count":2}`)
 	e.call("a__add_tool", `{"name":"late"}`)
 	for range 3 {
 		names, _ := e.tools()
@@ -125,7 +125,7 @@ func TestCase16OddNamesAreListedSafelyAndCallable(t *testing.T) {
 
 // callOrSkip calls a tool unless that would spoil the server.
 func (c *rawClient) callOrSkip(name string) rpcMessage {
-	for _, spoiler := range []string{"hang", "deaf", "exit", "sleep", "bad", "cut", "poll", "remove", "add", "rpcerror", "wrongid", "twice", "late", "quota", "nolist", "elicit", "sample", "roots", "ask", "append"} {
+	for _, spoiler := range []string{"hang", "deaf", "exit", "sleep", "bad", "cut", "poll", "remove", "add", "rpcerror", "wrongid", "twice", "late", "fault", "heal", "redefine", "elicit", "sample", "roots", "ask", "append"} {
 		if strings.HasPrefix(name, "a__"+spoiler) {
 			return rpcMessage{Result: json.RawMessage(`{}`)}
 		}

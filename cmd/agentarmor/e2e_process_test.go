@@ -18,8 +18,8 @@ import (
 
 func TestCase01PendingCallFailsWhenItsServerDies(t *testing.T) {
 	t.Parallel()
-	for _, fault := range []string{"-exit-on-call", "-close-stdout-on-call"} {
-		e := serveStdio(t, configFile(t, "", up("bad", atOnce, fault, "2")))
+	for _, fault := range []string{"exit", "mute"} {
+		e := serveStdio(t, configFile(t, "", up("bad", atOnce, "-fault", `{"kind":"`+fault+`","method":"tools/call","skip":1}`)))
 		e.awaitTools("bad__hang")
 		pending := e.start("tools/call", toolCall("bad__hang", `{}`))
 		began := time.Now()
@@ -46,7 +46,7 @@ func TestCase02StderrIsDrainedAndKept(t *testing.T) {
 
 func TestCase03BrokenServersDoNotHideTheOthers(t *testing.T) {
 	t.Parallel()
-	broken := badserver.New(badserver.Options{Status: 500})
+	broken := badserver.New(badserver.Options{Faults: []badserver.Fault{{Kind: "status", Status: 500}}})
 	ts := httptest.NewServer(broken)
 	defer ts.Close()
 	e := serveStdio(t, configFile(t, "", up("good", ""),

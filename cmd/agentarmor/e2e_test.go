@@ -157,6 +157,16 @@ type upstreamState struct {
 	SkippedLines  int               `json:"skipped_lines"`
 	LastError     string            `json:"last_error"`
 	Quarantined   map[string]string `json:"quarantined"`
+	Breaker       struct{ State string }
+	Window        struct {
+		Calls     int
+		ErrorRate float64 `json:"error_rate"`
+	}
+	DegradedTools map[string]struct {
+		Name      string
+		Breaker   struct{ State string }
+		LastError string `json:"last_error"`
+	} `json:"degraded_tools"`
 }
 
 // status reads one upstream's part of the status resource.

@@ -40,7 +40,6 @@ func newDocument() *document {
 
 // root reads the whole file into f.
 func (d *decoder) root(n *node, f *document) {
-
 	servers := func(n *node) { d.servers(n, f) }
 	d.object(n, fields{
 		"listen":        d.text(&f.listen, address),
@@ -74,6 +73,7 @@ func (d *decoder) root(n *node, f *document) {
 	if n.kind == kindMapping && len(f.tokens) == 0 && !loopback(f.listen) {
 		d.fail(n.get("listen"), "%s", needsToken)
 	}
+	d.targets(n, f)
 }
 
 const needsToken = "an address other than loopback needs auth.tokens"
@@ -109,11 +109,6 @@ func (d *decoder) upstream(name string, at, n *node) mcpproxy.UpstreamConfig {
 		d.env = env.orUnset
 		defer func() { d.env = env }()
 	}
-	var ignored struct {
-		text  string
-		flag  bool
-		count int
-	}
 	before := len(d.issues)
 	remote := func(kind string) setter {
 		return func(n *node) {
@@ -142,27 +137,23 @@ func (d *decoder) upstream(name string, at, n *node) mcpproxy.UpstreamConfig {
 		"httpUrl":       remote("http"), // Gemini CLI
 		"headers":       d.dict(&u.Headers, headerName, headerValue),
 
-		"prefix": func(n *node) {
-			var p string
-			d.text(&p, prefix)(n)
-			u.Prefix = &p
-		},
+		"prefix":          pointer(&u.Prefix, func(v *string) setter { return d.text(v, prefix) }),
 		"protocol":        d.oneOf(&u.Protocol, "auto", "legacy", "2026-07-28"),
 		"sharing":         d.oneOf(&u.Sharing, "shared", "session"),
-		"sampling":        d.oneOf(&u.Sampling, "client", "chain", "refuse"),
+		"sampling":        d.sampling(&u.Sampling),
 		"startup_timeout": d.duration(&u.StartupTimeout, false),
 		"call_timeout":    d.duration(&u.CallTimeout, false),
 		"max_call_time":   d.duration(&u.MaxCallTime, false),
 
-		"concurrency": d.later(d.whole(&ignored.count, 1)),
-		"queue":       d.later(d.whole(&ignored.count, 0)),
-		"rate_limit":  d.later(d.text(&ignored.text, rate)),
-		"retry":       d.later(d.retry),
-		"breaker":     d.later(d.breaker),
-		"probe":       d.later(d.probe),
-		"trust_hints": d.later(d.flag(&ignored.flag)),
-		"on_outage":   d.later(d.oneOf(&ignored.text, "keep", "hide")),
-		"on_change":   d.later(d.oneOf(&ignored.text, "allow", "warn", "quarantine")),
+		"concurrency": d.ranged(&u.Concurrency, 1, maxConcurrency),
+		"queue":       pointer(&u.Queue, func(v *int) setter { return d.ranged(v, 0, maxWaiting) }),
+		"rate_limit":  d.rate(&u.RateLimit),
+		"retry":       d.retry(&u.Retry),
+		"breaker":     d.breaker(&u.Breaker),
+		"probe":       d.probe(&u.Probe),
+		"trust_hints": d.unless(&u.DistrustHints),
+		"on_outage":   d.oneOf(&u.OnOutage, "keep", "hide"),
+		"on_change":   d.oneOf(&u.OnChange, "allow", "warn", "quarantine"),
 
 		"tools":         func(n *node) { d.tools(n, &u) },
 		"includeTools":  d.list(&u.Allow, pattern), // Gemini CLI
@@ -173,6 +164,16 @@ func (d *decoder) upstream(name string, at, n *node) mcpproxy.UpstreamConfig {
 		d.consistent(at, n, &u)
 	}
 	return u
+}
+
+// sampling reads who answers an upstream's sampling requests.
+func (d *decoder) sampling(p *string) setter {
+	return func(n *node) {
+		d.oneOf(p, "client", "chain", "refuse")(n)
+		if *p == "chain" {
+			d.warn(n, "chain is not built yet, so it is client for now")
+		}
+	}
 }
 
 // transport reads a type in any client's spelling.
@@ -191,42 +192,4 @@ func (d *decoder) transport(p *string) setter {
 			*p = "http"
 		}
 	}
-}
-
-// tools reads the filter and the settings of single tools. A list is what
-// Copilot writes there: the tools to allow.
-func (d *decoder) tools(n *node, u *mcpproxy.UpstreamConfig) {
-	if n.kind == kindSequence {
-		d.list(&u.Allow, pattern)(n)
-		return
-	}
-	d.object(n, fields{
-		"allow": d.list(&u.Allow, pattern),
-		"deny":  d.list(&u.Deny, pattern),
-		"settings": func(n *node) {
-			u.Tools = map[string]mcpproxy.ToolConfig{}
-			d.each(n, func(name string, at, val *node) {
-				if val.kind != kindNull {
-					u.Tools[name] = d.tool(val)
-				}
-			})
-		},
-	})
-}
-
-func (d *decoder) tool(n *node) (t mcpproxy.ToolConfig) {
-	var idempotent bool
-	var cache time.Duration
-	var expect string
-	d.object(n, fields{
-		"call_timeout": d.duration(&t.CallTimeout, false),
-		"idempotent":   d.later(d.flag(&idempotent)),
-		"cache":        d.later(d.duration(&cache, true)),
-		"breaker":      d.later(d.breaker),
-		"fallback":     d.later(d.fallback),
-		"probe": d.later(func(n *node) {
-			d.object(n, fields{"arguments": d.arguments, "expect": d.text(&expect)})
-		}),
-	})
-	return t
 }

@@ -1,81 +1,14 @@
 package main
 
 import (
+	"encoding/json"
 	"math"
 	"time"
+
+	"github.com/agentarmor/agentarmor/mcpproxy"
 )
 
 // The keys here are read and checked; nothing acts on them yet.
-
-func (d *decoder) retry(n *node) {
-	var attempts int
-	var base, most time.Duration
-	var budget float64
-	d.object(n, fields{
-		"attempts": d.whole(&attempts, 0),
-		"base":     d.duration(&base, false),
-		"max":      d.duration(&most, false),
-		"budget":   d.number(&budget, 0, 1),
-	})
-}
-
-func (d *decoder) breaker(n *node) {
-	var on bool
-	var count int
-	var ratio float64
-	var span time.Duration
-	d.object(n, fields{
-		"enabled":      d.flag(&on),
-		"failures":     d.whole(&count, 1),
-		"failure_rate": d.number(&ratio, 0, 1),
-		"min_calls":    d.whole(&count, 1),
-		"window":       d.duration(&span, false),
-		"open_for":     d.duration(&span, false),
-		"max_open_for": d.duration(&span, false),
-		"successes":    d.whole(&count, 1),
-	})
-}
-
-func (d *decoder) probe(n *node) {
-	var span time.Duration
-	var misses int
-	var text string
-	var auto bool
-	d.object(n, fields{
-		"every":      d.duration(&span, false),
-		"every_down": d.duration(&span, false),
-		"timeout":    d.duration(&span, false),
-		"misses":     d.whole(&misses, 1),
-		"tool":       d.text(&text),
-		"arguments":  d.arguments,
-		"expect":     d.text(&text),
-		"auto":       d.flag(&auto),
-	})
-}
-
-// fallback reads what stands in for a failed tool: each step is a tool, the
-// last good result, or a fixed one.
-func (d *decoder) fallback(n *node) {
-	var text string
-	var age time.Duration
-	d.items(n, func(step *node) {
-		d.object(step, fields{
-			"tool":      d.text(&text, notEmpty),
-			"arguments": d.arguments,
-			"cached":    d.duration(&age, false),
-			"result":    d.free,
-		})
-		kinds := 0
-		for _, key := range []string{"tool", "cached", "result"} {
-			if step.get(key) != nil {
-				kinds++
-			}
-		}
-		if kinds != 1 {
-			d.fail(step, "needs exactly one of tool, cached and result")
-		}
-	})
-}
 
 func (d *decoder) llm(n *node) {
 	var text string
@@ -94,7 +27,7 @@ func (d *decoder) llm(n *node) {
 				"jitter": d.number(&ratio, 0, 1),
 			})
 		},
-		"breaker":     d.breaker,
+		"breaker":     d.breaker(new(mcpproxy.BreakerConfig)),
 		"hedge_after": d.duration(&span, true),
 		"queue": func(n *node) {
 			d.object(n, fields{"size": d.whole(&count, 0), "wait": d.duration(&span, true)})
@@ -148,7 +81,7 @@ func (d *decoder) chaos(n *node) {
 		"enabled":   d.flag(&on),
 		"seed":      d.whole(&seed, math.MinInt),
 		"max_ttl":   d.duration(&ttl, false),
-		"scenarios": d.arguments,
+		"scenarios": d.arguments(new(json.RawMessage)),
 	})
 }
 

@@ -19,14 +19,15 @@ const modulePath = "github.com/agentarmor/agentarmor"
 // imports is who may import what, beside the standard library; a path ending in
 // "/" stands for everything below. Tests may import more.
 var imports = map[string][]string{
-	"health":                 nil,
+	"health":                 {"github.com/sony/gobreaker/v2"},
 	"mcpproxy/wire":          {"golang.org/x/sys/unix"},
 	"mcpproxy/event":         nil,
 	"mcpproxy/builtin":       {"github.com/mark3labs/mcp-go/"},
-	"mcpproxy":               {modulePath + "/health", modulePath + "/mcpproxy/", "github.com/mark3labs/mcp-go/server", "github.com/yosida95/uritemplate/v3"},
+	"mcpproxy/telemetry":     {"github.com/prometheus/client_golang/", "go.opentelemetry.io/otel", "go.opentelemetry.io/otel/"},
+	"mcpproxy":               {modulePath + "/health", modulePath + "/mcpproxy/", "github.com/mark3labs/mcp-go/server", "github.com/yosida95/uritemplate/v3", "golang.org/x/time/rate"},
 	"fixtures/badserver":     nil,
 	"fixtures/cmd/badserver": {modulePath + "/fixtures/badserver"},
-	"cmd/agentarmor": {modulePath + "/mcpproxy", modulePath + "/mcpproxy/wire", modulePath + "/mcpproxy/builtin", modulePath + "/health", modulePath + "/fixtures/badserver", // the demo's
+	"cmd/agentarmor": {modulePath + "/mcpproxy", modulePath + "/mcpproxy/wire", modulePath + "/mcpproxy/builtin", modulePath + "/mcpproxy/telemetry", modulePath + "/health", modulePath + "/fixtures/badserver", // the demo's
 		"github.com/mark3labs/mcp-go/", "github.com/spf13/cobra", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/",
 		"github.com/fsnotify/fsnotify", "github.com/lmittmann/tint"},
 }

@@ -73,8 +73,28 @@ func (d *decoder) value(n *node, k kind) (string, bool) {
 	return d.scalar(n)
 }
 
+// unless reads a flag whose field holds the opposite.
+func (d *decoder) unless(p *bool) setter {
+	return func(n *node) {
+		on := !*p
+		d.flag(&on)(n)
+		*p = !on
+	}
+}
+
+// pointer reads a value whose zero means something other than its absence.
+func pointer[T any](p **T, read func(*T) setter) setter {
+	return func(n *node) {
+		*p = new(T)
+		read(*p)(n)
+	}
+}
+
 // whole reads an integer of at least least.
-func (d *decoder) whole(p *int, least int) setter {
+func (d *decoder) whole(p *int, least int) setter { return d.ranged(p, least, math.MaxInt) }
+
+// ranged reads an integer from least to most.
+func (d *decoder) ranged(p *int, least, most int) setter {
 	return func(n *node) {
 		s, ok := d.value(n, kindNumber)
 		if !ok {
@@ -86,6 +106,8 @@ func (d *decoder) whole(p *int, least int) setter {
 			d.fail(n, "must be a whole number")
 		case i < least:
 			d.fail(n, "must be at least %d", least)
+		case i > most:
+			d.fail(n, "must be at most %d", most)
 		default:
 			*p = i
 		}
@@ -224,26 +246,6 @@ func (d *decoder) dict(p *map[string]string, name, value check) setter {
 	}
 }
 
-// free reads a value of any shape, of which only the variables matter.
-func (d *decoder) free(n *node) {
-	if n.kind == kindText {
-		d.scalar(n)
-	}
-	for _, m := range n.members {
-		d.free(m.val)
-	}
-	for _, item := range n.items {
-		d.free(item)
-	}
-}
-
-// arguments reads the arguments of a tool.
-func (d *decoder) arguments(n *node) {
-	if d.want(n, kindMapping) {
-		d.free(n)
-	}
-}
-
 // pattern is a check for the glob patterns of tool names.
 func pattern(s string) string {
 	if s == "" {
@@ -251,19 +253,6 @@ func pattern(s string) string {
 	}
 	if _, err := path.Match(s, ""); err != nil {
 		return "not a valid pattern"
-	}
-	return ""
-}
-
-// rate is a check for "10/s"; empty means no limit.
-func rate(s string) string {
-	if s == "" {
-		return ""
-	}
-	count, per, _ := strings.Cut(s, "/")
-	f, err := strconv.ParseFloat(count, 64)
-	if err != nil || !consists(count, "", "0123456789.") || f <= 0 || !slices.Contains([]string{"s", "m", "h"}, per) {
-		return `not a rate; write it like "10/s" or "100/m"`
 	}
 	return ""
 }

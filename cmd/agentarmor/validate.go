@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/agentarmor/agentarmor/mcpproxy"
 )
@@ -32,28 +31,11 @@ func (d *decoder) consistent(at, n *node, u *mcpproxy.UpstreamConfig) {
 	if v := n.get("headers"); v != nil && local && !remote && !blankValue(v) {
 		d.fail(v, "goes with url, not with command")
 	}
-	d.inside(n.get("call_timeout"), u.CallTimeout, u.MaxCallTime)
-	for name, t := range u.Tools {
-		set := n.get("tools").get("settings").get(name)
-		d.inside(set.get("call_timeout"), t.CallTimeout, u.MaxCallTime)
-	}
+	d.agree(n, u)
 }
 
 func blankValue(n *node) bool {
 	return len(n.members) == 0 && len(n.items) == 0 && n.text == ""
-}
-
-// maxCallTime is what max_call_time is when left out.
-const maxCallTime = 10 * time.Minute
-
-// inside checks that a call_timeout fits into the time of a whole call.
-func (d *decoder) inside(n *node, timeout, most time.Duration) {
-	if most == 0 {
-		most = maxCallTime
-	}
-	if n != nil && timeout > most {
-		d.fail(n, "is longer than max_call_time, %v", most)
-	}
 }
 
 const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

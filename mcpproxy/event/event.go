@@ -33,6 +33,7 @@ const (
 	UpstreamState  Kind = "upstream.state"  // From, To, Text: the reason
 	CatalogChanged Kind = "catalog.changed" // Upstream whose listing changed
 	CallFailed     Kind = "call.failed"     // Tool, To: the outcome class, Text: why
+	BreakerChanged Kind = "breaker"         // Tool: "" is the server, From, To, Text: the last error
 	ConfigReloaded Kind = "config.reloaded" // Text: what changed
 )
 

@@ -7,54 +7,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
 
 	"github.com/agentarmor/agentarmor/health"
 )
 
-func TestClassify(t *testing.T) {
-	status := func(n int) health.Evidence {
-		return health.Evidence{Kind: health.FailHTTPStatus, Status: n}
-	}
-	code := func(n int) health.Evidence { return health.Evidence{HasRPCError: true, RPCCode: n} }
-	kind := func(k health.Kind) health.Evidence { return health.Evidence{Kind: k} }
-	for _, tt := range []struct {
-		name     string
-		of       []health.Evidence
-		want     health.Class
-		executed string
-	}{
-		{"ok", []health.Evidence{{}}, health.OK, "yes"},
-		{"tool_error", []health.Evidence{{IsToolError: true}}, health.ToolError, "yes"},
-		{"rejected", []health.Evidence{
-			code(-32600), code(-32601), code(-32602), code(-32002), code(-32042), code(-32020), code(-32021), code(-32022),
-			status(400), status(404), status(405), status(422),
-		}, health.Rejected, "no"},
-		{"upstream_error", []health.Evidence{code(-32603), code(-32000), code(0), code(-32700)}, health.UpstreamError, "maybe"},
-		{"session_lost", []health.Evidence{{Kind: health.FailSessionLost, Status: 404}}, health.SessionLost, "no"},
-		{"auth", []health.Evidence{status(401), status(403)}, health.Auth, "no"},
-		{"throttled", []health.Evidence{status(429)}, health.RateLimited, "no"},
-		{"overloaded", []health.Evidence{status(500), status(503), status(408), status(498)}, health.Overloaded, "maybe"},
-		{"timeout", []health.Evidence{kind(health.FailTimeout)}, health.Timeout, "maybe"},
-		{"lost", []health.Evidence{kind(health.FailLost), kind(health.Kind(99))}, health.Lost, "maybe"},
-		{"not_sent", []health.Evidence{kind(health.FailNotSent)}, health.NotSent, "no"},
-		{"malformed", []health.Evidence{kind(health.FailMalformed), status(202), status(302)}, health.Malformed, "maybe"},
-		{"open", []health.Evidence{kind(health.FailOpen)}, health.Open, "no"},
-		{"cancelled", []health.Evidence{kind(health.FailCancelled)}, health.Cancelled, "maybe"},
-	} {
-		for _, e := range tt.of {
-			got := health.Classify(e)
-			if got != tt.want || got.String() != tt.name || got.Executed() != tt.executed {
-				t.Errorf("Classify(%+v) = %v (executed %s), want %s (%s)", e, got, got.Executed(), tt.name, tt.executed)
-			}
-		}
-	}
-}
-
-func TestUnknownClass(t *testing.T) {
-	if c := health.Class(99); c.String() != "class(99)" || c.Executed() != "maybe" {
-		t.Errorf("class 99 = %s, executed %s", c, c.Executed())
-	}
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestTracker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

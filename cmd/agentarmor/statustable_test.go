@@ -1,0 +1,77 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// marked shows where colour begins and ends.
+func marked(colour, text string) string { return "<" + colour + ":" + text + ">" }
+
+func plain(_, text string) string { return text }
+
+var statusNow = time.Date(2026, 11, 30, 10, 2, 50, 0, time.UTC)
+
+func TestStatusTable(t *testing.T) {
+	doc := must(readDocument(must(os.ReadFile("testdata/status.json"))))
+	for file, paint := range map[string]func(_, text string) string{"testdata/status.want": plain, "testdata/status.colours": marked} {
+		v := statusView{now: statusNow, paint: paint}
+		got := v.render(doc)
+		if *update {
+			write(t, file, got)
+		}
+		if diff := cmp.Diff(string(must(os.ReadFile(file))), got); diff != "" {
+			t.Errorf("%s\n%s", file, diff)
+		}
+	}
+}
+
+// An endpoint without upstreams, and one that says less than ours.
+func TestStatusTableOfLittle(t *testing.T) {
+	for src, want := range map[string]string{
+		`{}`: "AgentArmor , up ",
+		`{"version": "9", "started_at": "2026-11-30T10:02:00Z"}`: "AgentArmor 9, up 50s: no upstream is configured\n",
+		`{"version": "9", "started_at": "2026-11-28T09:02:50Z", "summary": {"upstreams": 1, "ready": 1, "tools": 1}, "upstreams": {"a": {}}}`: `AgentArmor 9, up 2d1h: 1 of 1 upstream ready, 1 tool
+
+UPSTREAM  STATE  BREAKER  CALLS  ERRORS  P95  RESTARTS  NEXT ATTEMPT  TOOLS
+a         -      -            -       -    -         0  -                 0
+`,
+	} {
+		v := statusView{now: statusNow, paint: plain}
+		if got := v.render(must(readDocument([]byte(src)))); !strings.HasPrefix(got, want) {
+			t.Errorf("%s\n got %q\nwant %q", src, got, want)
+		}
+	}
+	if err := printStatus(&bytes.Buffer{}, []byte("[]")); err == nil {
+		t.Error("no error for a list")
+	}
+}
+
+func TestFigures(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", time.Millisecond: "1s", 59 * time.Second: "59s", 125 * time.Second: "2m5s",
+		200 * time.Minute: "3h20m", 50 * time.Hour: "2d2h",
+	} {
+		if got := span(d); got != want {
+			t.Errorf("span(%v) = %s, want %s", d, got, want)
+		}
+	}
+	for p, want := range map[float64]string{0: "0%", 0.0001: "<0.1%", 0.0731: "7.3%", 0.5: "50%", 1: "100%"} {
+		if got := percent(p); got != want {
+			t.Errorf("percent(%v) = %s, want %s", p, got, want)
+		}
+	}
+	for ms, want := range map[float64]string{0: "0ms", 0.34: "0.3ms", 9.4: "9.4ms", 840.2: "840ms", 12345: "12.3s"} {
+		if got := milliseconds(ms); got != want {
+			t.Errorf("milliseconds(%v) = %s, want %s", ms, got, want)
+		}
+	}
+	if got := oneLine("a\x1b[2J\nb\u202e" + strings.Repeat("é", 500)); len([]rune(got)) != maxShown || !strings.HasPrefix(got, "a [2J b é") {
+		t.Errorf("oneLine: %q", got)
+	}
+}

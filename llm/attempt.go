@@ -1,0 +1,214 @@
+package llm
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/agentarmor/agentarmor/health"
+)
+
+// outcome is how an attempt ended: passed over (Attempt.Skipped), with an
+// answer, or with an error. With [ClassCut] there is both.
+type outcome struct {
+	e    *entry
+	a    *Attempt
+	resp *Response
+	err  *Error
+}
+
+// attempt asks one entry, once. It may run beside another attempt of the same call.
+func (r *run) attempt(ctx context.Context, e *entry, a *Attempt) (o outcome) {
+	o = outcome{e: e, a: a}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	limit, whole := r.limit(e)
+	timer := time.AfterFunc(limit, func() { cancel(errAttempt) })
+	defer timer.Stop()
+	r.started(a, cancel)
+
+	arrived := time.Now()
+	trial, err := e.gate.enter(ctx, e.breaker)
+	if err != nil {
+		return r.refused(ctx, o)
+	}
+	verdict := health.Neutral
+	defer func() { e.gate.leave(trial, verdict) }()
+	a.BreakerBefore = e.breaker.Snapshot().State
+	permit, ok := e.breaker.Allow()
+	if !ok {
+		return r.refused(ctx, o)
+	}
+	defer func() { // before the gate is left
+		permit.Done(verdict)
+		a.BreakerAfter = e.breaker.Snapshot().State
+		if a.BreakerBefore != health.BreakerClosed {
+			r.c.changed.ring() // the next trial may follow
+		}
+	}()
+	if _, ok := e.limits.take(time.Now(), r.q.need.tokens()); !ok {
+		return r.refused(ctx, o)
+	}
+
+	sent := time.Now()
+	a.WaitMS += ms(sent.Sub(arrived))
+	s := &sink{r: r, e: e, a: a, sent: sent, timer: timer}
+	resp, err := e.Provider.Generate(ctx, &r.q.Request, s.emit(r.emit))
+	took := time.Since(sent)
+	a.LatencyMS = ms(took)
+	o.resp, o.err, verdict = r.judge(ctx, resp, err, whole || s.begun)
+	r.account(&o, s, took)
+	return o
+}
+
+// limit returns how long an attempt may take: the entry's timeout, but at most
+// half of what is left while another entry could be asked. whole is whether that
+// is its own timeout, so that passing it is its own fault.
+func (r *run) limit(e *entry) (limit time.Duration, whole bool) {
+	now := time.Now()
+	left := r.deadline.Sub(now)
+	for _, other := range r.order {
+		if other == e || r.triedOut(other) || other.unfit(r.q.need) != "" {
+			continue
+		}
+		if why, _ := other.blocked(now, r.q.need); why == "" {
+			left /= 2
+			break
+		}
+	}
+	if e.Timeout <= left {
+		return e.Timeout, true
+	}
+	return left, false
+}
+
+func (r *run) triedOut(e *entry) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.dead[e]
+}
+
+// refused ends an attempt before anything was sent.
+func (r *run) refused(ctx context.Context, o outcome) outcome {
+	if why, until := o.e.blocked(time.Now(), r.q.need); why != "" {
+		o.a.Skipped, o.a.Until = why, new(until.UTC())
+	} else if ctx.Err() == nil && !o.e.breaker.Closed() {
+		o.a.Skipped = SkipOpen // another call is its trial
+	} else {
+		o.a.Skipped = SkipBusy
+	}
+	return o
+}
+
+// judge returns the answer or the error of an attempt and what it says about
+// the provider; whole is whether a timeout would be the provider's own.
+func (r *run) judge(ctx context.Context, resp *Response, err error, whole bool) (*Response, *Error, health.Verdict) {
+	if err != nil {
+		e := r.failure(ctx, err)
+		if e.Class == ClassTimeout && !whole {
+			return nil, e, health.Neutral
+		}
+		if e.Status >= 400 && classes[e.Class].breaker == health.Neutral && e.Class != ClassThrottled {
+			return nil, e, health.Neutral
+		}
+		return nil, e, classes[e.Class].breaker
+	}
+	class, why := r.q.judge(resp)
+	if class == ClassOK {
+		return resp, nil, health.Success
+	}
+	e := newError(class, "%s", why)
+	e.Status, e.Header = resp.Status, resp.Header
+	return resp, e, classes[class].breaker
+}
+
+// failure returns a provider's error as the chain's own. If the context has
+// ended, that and not the broken connection is the cause.
+func (r *run) failure(ctx context.Context, err error) *Error {
+	var e Error
+	if theirs, ok := errors.AsType[*Error](err); ok {
+		e = *theirs
+	} else {
+		e = *TransportError(err)
+	}
+	if ctx.Err() == nil || e.Status >= 400 {
+		return &e
+	}
+	e.Message = context.Cause(ctx).Error()
+	switch cause := context.Cause(ctx); {
+	case r.caller.Err() != nil:
+		e.Class, e.Err = ClassCancelled, context.Cause(r.caller)
+	case errors.Is(cause, errAttempt):
+		e.Class = ClassTimeout
+	case errors.Is(cause, errLost), errors.Is(cause, context.Canceled):
+		e.Class, e.Message = ClassCancelled, errLost.Error()
+	default:
+		e.Class = ClassBudget
+	}
+	return &e
+}
+
+// account writes down what an attempt has shown.
+func (r *run) account(o *outcome, s *sink, took time.Duration) {
+	a, e := o.a, o.e
+	a.Class = ClassOK
+	if o.err != nil {
+		o.err.Provider, o.err.Partial = e.Name, s.text.String()
+		a.Class, a.Status, a.Code, a.Error = o.err.Class, o.err.Status, o.err.Code, o.err.Message
+		a.RetryAfterMS = max(0, o.err.RetryAfter).Milliseconds()
+		e.limits.learn(time.Now(), o.err.Header, 0)
+	}
+	if a.Class != ClassCancelled && a.Class != ClassBudget {
+		e.window.Add(classes[a.Class].bad, took)
+	}
+	if o.resp == nil {
+		return
+	}
+	a.Status = o.resp.Status
+	o.resp.Provider = e.Name
+	if o.resp.Model == "" {
+		o.resp.Model = e.info.Model
+	}
+	a.Model = o.resp.Model
+	if u := o.resp.Usage; u != (Usage{}) {
+		a.Usage = &u
+		e.limits.learn(time.Now(), o.resp.Header, u.Input+u.Output-r.q.need.tokens())
+	} else {
+		e.limits.learn(time.Now(), o.resp.Header, 0)
+	}
+	if a.Class == ClassCut && s.begun {
+		o.err = nil // the caller has the text, and the finish reason says that it is cut
+	}
+}
+
+// sink hands the text of one attempt to the caller, if that is the first to have any.
+type sink struct {
+	r     *run
+	e     *entry
+	a     *Attempt
+	sent  time.Time
+	timer *time.Timer
+	begun bool
+	text  strings.Builder
+}
+
+func (s *sink) emit(to func(string)) func(string) {
+	if to == nil {
+		return nil
+	}
+	return func(text string) {
+		if text == "" || !s.r.claim(s.a) {
+			return
+		}
+		s.timer.Stop() // the caller may take its time
+		if !s.begun {
+			s.begun = true
+			s.a.FirstTokenMS = ms(time.Since(s.sent))
+			s.e.gate.alive()
+		}
+		s.text.WriteString(text)
+		to(text)
+		s.timer.Reset(s.e.Timeout)
+	}
+}

@@ -1,0 +1,106 @@
+package llm
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+// judge returns the class of an answer: [ClassOK], or why it is none.
+func (q *question) judge(r *Response) (Class, string) {
+	switch {
+	case r.FinishReason == FinishBlocked:
+		return ClassBlocked, "a content filter refused the prompt or the answer"
+	case r.FinishReason == FinishLength && !q.asked(r):
+		return ClassCut, fmt.Sprintf("the answer is cut after %d tokens", r.Usage.Output)
+	case strings.TrimSpace(r.Text) == "" && len(r.ToolCalls) == 0:
+		return ClassEmpty, fmt.Sprintf("the answer is empty (finish reason %s)", r.FinishReason)
+	}
+	if err := q.checkTools(r); err != nil {
+		return ClassSchema, err.Error()
+	}
+	if q.schema != nil && len(r.ToolCalls) == 0 {
+		r.Text = unfence(r.Text)
+		if err := q.checkSchema(r.Text); err != nil {
+			return ClassSchema, err.Error()
+		}
+	}
+	return ClassOK, ""
+}
+
+// asked tells whether the answer is as long as the request wants it at most.
+func (q *question) asked(r *Response) bool {
+	return q.MaxTokens > 0 && r.Usage.Output >= q.MaxTokens && strings.TrimSpace(r.Text) != "" && q.schema == nil
+}
+
+func (q *question) checkTools(r *Response) error {
+	if q.ToolChoice == ToolsRequired && len(r.ToolCalls) == 0 {
+		return errors.New("the answer calls no tool")
+	}
+	for _, c := range r.ToolCalls {
+		if !slices.ContainsFunc(q.Tools, func(t Tool) bool { return t.Name == c.Name }) {
+			return fmt.Errorf("the answer calls a tool that does not exist: %.64q", c.Name)
+		}
+		var object map[string]json.RawMessage
+		if json.Unmarshal(c.Arguments, &object) != nil || object == nil {
+			return fmt.Errorf("the arguments for %s are no object", c.Name)
+		}
+	}
+	return nil
+}
+
+// unfence takes the JSON out of the code fence that models without a schema
+// mode put around it.
+func unfence(s string) string {
+	inner, ok := strings.CutPrefix(strings.TrimSpace(s), "```")
+	if !ok {
+		return s
+	}
+	inner, ok = strings.CutSuffix(strings.TrimPrefix(inner, "json"), "```")
+	if !ok {
+		return s
+	}
+	return strings.TrimSpace(inner)
+}
+
+func (q *question) checkSchema(text string) error {
+	v, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
+	if err != nil {
+		return errors.New("the answer is not JSON")
+	}
+	if err := q.schema.Validate(v); err != nil {
+		_, what, _ := strings.Cut(err.Error(), "\n") // the first line names the schema
+		return errors.New("the answer does not match the schema: " + what)
+	}
+	return nil
+}
+
+// compileSchema reads a response schema. References lead nowhere outside it.
+func compileSchema(raw json.RawMessage) (*jsonschema.Schema, error) {
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
+	if err != nil {
+		return nil, err
+	}
+	c := jsonschema.NewCompiler()
+	c.UseLoader(noLoader{})
+	const name = "schema.json"
+	if err := c.AddResource(name, doc); err != nil {
+		return nil, err
+	}
+	return c.Compile(name)
+}
+
+type noLoader struct{}
+
+// Load refuses every address.
+func (noLoader) Load(url string) (any, error) {
+	return nil, errors.New("a schema cannot refer to " + url)
+}

@@ -1,0 +1,185 @@
+package mcpproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agentarmor/agentarmor/health"
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
+)
+
+// The server plane of an instance answers one question: can the server be
+// reached? Calls and probes feed its breaker; once that is open no call is
+// sent, and probes try the server until one is answered. A server that answers
+// nothing at all for twice as many probes as make it down, with no call of a
+// client under way, is started anew.
+
+// errUnresponsive ends a connection whose server answers nothing.
+var errUnresponsive = errors.New("the server answers nothing any more")
+
+// errMissed is a probe without an answer in time.
+var errMissed = errors.New("a probe was not answered")
+
+// newBreaker returns the server plane's breaker, nil if it is switched off.
+func (in *instance) newBreaker() *health.Breaker {
+	if !orNil(in.o.cfg.Breaker.Enabled, true) {
+		return nil
+	}
+	o := in.o.cfg.Breaker.options()
+	o.Manual = true
+	o.OnChange = func(from health.BreakerState, now health.BreakerSnapshot) {
+		in.reconsider()
+		if in.up != nil && in == in.up.shared {
+			in.up.p.breakerChanged(in.up, "", from, now)
+		}
+	}
+	return health.NewBreaker(o)
+}
+
+// reconsider has the state of the instance looked at again, soon.
+func (in *instance) reconsider() {
+	select {
+	case in.replan <- struct{}{}:
+	default:
+	}
+}
+
+// note feeds the server plane with the outcome of a call that began at a time.
+func (in *instance) note(class health.Class, began time.Time) {
+	switch v := class.Server(); v {
+	case health.Success:
+		in.breaker.Record(v)
+	case health.Failure:
+		in.mu.Lock()
+		news := newLoss(class, began, &in.lastLoss)
+		in.mu.Unlock()
+		if news {
+			in.breaker.Record(v)
+		}
+	case health.Ask:
+		in.prober.Load().Kick()
+	}
+}
+
+// probe asks the server of c again and again whether it works, and hands each
+// outcome to watch.
+func (in *instance) probe(ctx context.Context, c *conn) {
+	defer wire.OnPanic()
+	cfg := &in.o.cfg.Probe
+	every := cfg.every()
+	p := health.NewProber(health.ProbeOptions{
+		Name: in.o.cfg.Name, Every: every, EveryDown: cfg.everyDown(), Timeout: cfg.timeout(),
+		Check: func(ctx context.Context) error { return in.check(ctx, c) },
+		Down:  func() bool { return in.live() != c },
+		Skip:  func() bool { return in.throttled() || in.live() == c && (len(c.routed()) > 0 || time.Since(c.lastUsed()) < every) },
+		Result: func(err error) {
+			select {
+			case c.probed <- err:
+			case <-ctx.Done():
+			}
+		},
+	})
+	in.prober.Store(p)
+	p.Run(ctx)
+}
+
+// throttled tells whether the server asked to be left alone.
+func (in *instance) throttled() bool { return in.tracker.Snapshot().State == health.Throttled }
+
+// check is one probe: the canary of the configuration, or an exchange that any
+// living server answers.
+func (in *instance) check(ctx context.Context, c *conn) error {
+	if tool := in.o.cfg.Probe.Tool; tool != "" {
+		return c.synthetic(ctx, tool, in.o.cfg.Probe.Arguments, in.o.cfg.Probe.Expect)
+	}
+	asked := time.Now()
+	err := c.verify(ctx, c.missed.Load()%2 == 1)
+	switch {
+	case ctx.Err() == nil:
+		return err
+	case c.lastHeard().After(asked):
+		return nil // it says something, if not this
+	}
+	return errMissed
+}
+
+// synthetic makes a harmless call of a tool.
+func (c *conn) synthetic(ctx context.Context, tool string, arguments []byte, expect string) error {
+	params := append([]byte(`{"name":`), wire.AppendString(nil, tool)...)
+	if arguments == nil {
+		arguments = []byte(`{}`)
+	}
+	params = append(append(append(params, `,"arguments":`...), arguments...), '}')
+	m, err := c.call(ctx, "tools/call", params)
+	switch {
+	case ctx.Err() != nil:
+		return errMissed
+	case err != nil:
+		return err
+	case m.Error != nil:
+		text, _ := wire.String(wire.Get(m.Error, "message"))
+		return fmt.Errorf("its probe was answered with an error: %s", cut(text, 100))
+	case isError(m.Result):
+		return fmt.Errorf("its probe failed: %s", cut(contentText(m.Result), 100))
+	case !contains(m.Result, expect):
+		return fmt.Errorf("the answer to its probe lacks %q", cut(expect, 60))
+	}
+	return nil
+}
+
+// vitals is what the probes of a connection say.
+type vitals struct {
+	misses  int    // probes in a row that failed
+	silent  int    // of them: without any sign of life
+	failing string // why the last one failed
+}
+
+// probed takes the outcome of a probe; an error ends the connection.
+func (in *instance) probed(c *conn, v *vitals, err error) error {
+	if err == nil {
+		*v = vitals{}
+		c.missed.Store(0)
+		in.breaker.Reset()
+		return nil
+	}
+	if _, ok := errors.AsType[*wire.Error](err); ok || errors.Is(err, errSessionLost) {
+		return err // as after a lost call: refused, 5xx, 401, 429
+	}
+	v.misses++
+	c.missed.Store(int32(v.misses))
+	v.failing = err.Error()
+	if errors.Is(err, errMissed) {
+		v.silent++
+	} else {
+		v.silent = 0
+	}
+	in.tracker.Failed(in.secrets.mask(v.failing))
+	limit := in.o.cfg.Probe.misses()
+	if v.misses >= limit {
+		in.breaker.Trip()
+	}
+	if in.breaker != nil && v.silent >= 2*limit && len(c.routed()) == 0 {
+		return errUnresponsive
+	}
+	return nil
+}
+
+// why says why the server plane is open.
+func (in *instance) why(v *vitals) string {
+	if v.misses > 0 {
+		return fmt.Sprintf("%d probes in a row have failed: %s", v.misses, v.failing)
+	}
+	return "calls failed one after the other, last: " + in.tracker.Snapshot().LastError
+}
+
+func (p *ProbeConfig) every() time.Duration     { return orDefault(p.Every, 30*time.Second) }
+func (p *ProbeConfig) everyDown() time.Duration { return orDefault(p.EveryDown, 5*time.Second) }
+func (p *ProbeConfig) timeout() time.Duration   { return orDefault(p.Timeout, 5*time.Second) }
+func (p *ProbeConfig) misses() int {
+	if p.Misses > 0 {
+		return p.Misses
+	}
+	return 3
+}

@@ -1,0 +1,46 @@
+// Package telemetry is what AgentArmor tells monitoring systems: metrics for
+// Prometheus to fetch, and traces sent to an OpenTelemetry collector.
+//
+// # Use
+//
+// The proxy keeps one [Metrics] and, when the environment asks for traces, one
+// [Tracer]:
+//
+//	m := telemetry.NewMetrics(snapshot)         // m.Handler() serves /metrics
+//	tool := m.Call("github", "create_issue")    // once per tool
+//	tool.Observe("ok", took)                    // once per call
+//
+//	t, err := telemetry.NewTracer(ctx, version, os.LookupEnv, log)
+//	span := t.Start(traceparent, tracestate, "tools/call", "github", "create_issue")
+//	attempt := span.Attempt(1)                  // what the upstream gets: attempt.Context()
+//	attempt.End("ok", "yes", "")
+//	span.End("ok", "yes", "")
+//	t.Shutdown(ctx)                             // sends what is left
+//
+// A nil *Metrics, *CallMetrics, *Tracer or *Span does nothing, and that costs
+// nothing: what is switched off is nil.
+//
+// # Promises
+//
+// Counts are taken when something happens; whatever has a present state (states,
+// breakers, queues, restarts) is read from the proxy's snapshot at the scrape.
+// Labels are bounded: upstreams come from the configuration, tools beyond the
+// first 2,000 are counted together as "other". An observation allocates nothing
+// once its tool and outcome were seen.
+//
+// Spans carry names, outcomes and AgentArmor's own error texts, never arguments
+// or results. A collector that is slow or gone costs a bounded queue of spans and
+// a log line a minute, never a call. The values of headers that the environment
+// gives for the collector, and a password or query in its address, turn up in no
+// log line and no error.
+//
+// Everything is safe for concurrent use.
+//
+// # Why the exporter is ours
+//
+// The process answers its first request within milliseconds of its start, and
+// whatever is imported is initialised first, in use or not. OpenTelemetry's own
+// exporter for OTLP over HTTP brings gRPC along, 10 MB of it; so spans are made,
+// sampled and batched by OpenTelemetry's SDK, and written to the wire here
+// (otlp.go what is said, export.go how it is sent, env.go where to).
+package telemetry

@@ -1,0 +1,140 @@
+package mcpproxy
+
+import (
+	"cmp"
+	"sync"
+	"time"
+
+	"github.com/agentarmor/agentarmor/health"
+	"github.com/agentarmor/agentarmor/mcpproxy/telemetry"
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
+)
+
+// toolGuard is what is known of one tool of an upstream from its calls.
+type toolGuard struct {
+	name    string
+	cfg     ToolConfig
+	breaker *health.Breaker // nil: switched off
+	window  health.Window
+	metrics *telemetry.CallMetrics
+
+	mu        sync.Mutex
+	lastError string
+	lastLoss  time.Time
+	probed    time.Time // the last synthetic call of a configured probe
+	used      time.Time // the last call of a client
+}
+
+// maxTools bounds the tools of one upstream that are watched one by one.
+const maxTools = 10_000
+
+// tool returns what guards a tool, made at its first call.
+func (g *guard) tool(name string) *toolGuard {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t := g.tools[name]
+	if t == nil {
+		cfg := g.cfg.Tools[name]
+		t = &toolGuard{name: name, cfg: cfg, metrics: g.p.metrics.Call(g.cfg.Name, name)}
+		if len(g.tools) >= maxTools {
+			return t // known for this one call only
+		}
+		t.breaker = g.newBreaker(cfg.Breaker.over(g.cfg.Breaker), name)
+		g.tools[name] = t
+	}
+	return t
+}
+
+// newBreaker returns the breaker of a tool, nil if it is switched off.
+func (g *guard) newBreaker(c BreakerConfig, tool string) *health.Breaker {
+	if !orNil(c.Enabled, true) {
+		return nil
+	}
+	o := c.options()
+	o.OnChange = func(from health.BreakerState, now health.BreakerSnapshot) { g.p.breakerChanged(g.up, tool, from, now) }
+	return health.NewBreaker(o)
+}
+
+func (c *BreakerConfig) options() health.BreakerOptions {
+	return health.BreakerOptions{
+		Failures: c.Failures, FailureRate: c.FailureRate, MinCalls: c.MinCalls, Window: c.Window,
+		OpenFor: c.OpenFor, MaxOpenFor: c.MaxOpenFor, Successes: c.Successes,
+	}
+}
+
+// over fills what c leaves open from those of the upstream.
+func (c BreakerConfig) over(up BreakerConfig) BreakerConfig {
+	return BreakerConfig{
+		Enabled:     cmp.Or(c.Enabled, up.Enabled),
+		Failures:    cmp.Or(c.Failures, up.Failures),
+		FailureRate: cmp.Or(c.FailureRate, up.FailureRate),
+		MinCalls:    cmp.Or(c.MinCalls, up.MinCalls),
+		Window:      cmp.Or(c.Window, up.Window),
+		OpenFor:     cmp.Or(c.OpenFor, up.OpenFor),
+		MaxOpenFor:  cmp.Or(c.MaxOpenFor, up.MaxOpenFor),
+		Successes:   cmp.Or(c.Successes, up.Successes),
+	}
+}
+
+// allow admits a call of a client. A tool that is probed is tried by its probes
+// alone while it is broken.
+func (t *toolGuard) allow(probes bool) (health.Permit, bool) {
+	if probes && !t.breaker.Closed() {
+		return health.Permit{}, false
+	}
+	return t.breaker.Allow()
+}
+
+// note takes the outcome of an attempt that began at a time.
+func (t *toolGuard) note(class health.Class, code int, reason string, began time.Time) health.Verdict {
+	v := class.Tool(code)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.used = time.Now()
+	if v == health.Failure {
+		t.lastError = reason
+		if !newLoss(class, began, &t.lastLoss) {
+			return health.Neutral
+		}
+	}
+	return v
+}
+
+// newLoss tells whether a failure is news: the calls that are under way when a
+// connection is lost all fail by the same event, which counts once.
+func newLoss(class health.Class, began time.Time, last *time.Time) bool {
+	if class != health.Lost && class != health.NotSent {
+		return true
+	}
+	if began.Before(*last) {
+		return false
+	}
+	*last = time.Now()
+	return true
+}
+
+func (t *toolGuard) error() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lastError
+}
+
+// idempotent tells whether a call may be made again though it may have been
+// executed: the configuration says so, or else the tool's own hints.
+func (k *call) idempotent() bool {
+	if k.r.method != "tools/call" {
+		return true // a read
+	}
+	if yes := k.tool.cfg.Idempotent; yes != nil {
+		return *yes
+	}
+	if k.up.cfg.DistrustHints || k.entry == nil {
+		return false
+	}
+	annotations := wire.Get(k.entry.raw, "annotations")
+	return hinted(annotations, "readOnlyHint") || hinted(annotations, "idempotentHint")
+}
+
+func hinted(annotations []byte, hint string) bool {
+	return string(wire.Get(annotations, hint)) == "true"
+}

@@ -1,0 +1,191 @@
+package mcpproxy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentarmor/agentarmor/health"
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
+)
+
+// Tools are probed by calling them: with the arguments that the configuration
+// gives, regularly, or without any, only while the breaker of a read-only tool
+// that needs none is not closed. Nothing else is ever called by itself.
+
+// probeTools probes the tools of the connection, one after the other.
+func (in *instance) probeTools(ctx context.Context, c *conn) {
+	defer wire.OnPanic()
+	if in.up == nil {
+		return
+	}
+	tick := time.NewTicker(in.o.cfg.Probe.everyDown())
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, t := range in.up.guard.dueProbes(in) {
+			if in.live() != c || ctx.Err() != nil {
+				break
+			}
+			in.probeTool(ctx, c, t)
+		}
+	}
+}
+
+// dueProbes returns the tools to be probed now, by name. With sharing: session
+// the instance that only lists probes for all.
+func (g *guard) dueProbes(in *instance) (due []*toolGuard) {
+	if in != g.up.shared {
+		return nil
+	}
+	for name, cfg := range g.cfg.Tools {
+		if cfg.Probe != nil {
+			g.tool(name) // is probed before its first call
+		}
+	}
+	for _, t := range g.watched() {
+		if g.listed(t.name) && t.due(g.cfg.Probe.every()) && g.probes(t) {
+			due = append(due, t)
+		}
+	}
+	return due
+}
+
+// watched returns the tools known by their calls or probes, by name.
+func (g *guard) watched() []*toolGuard {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := make([]*toolGuard, 0, len(g.tools))
+	for _, name := range sortedKeys(g.tools) {
+		all = append(all, g.tools[name])
+	}
+	return all
+}
+
+// due tells whether a probe is wanted: of a broken tool always, of a working
+// one after a while without traffic.
+func (t *toolGuard) due(every time.Duration) bool {
+	if !t.breaker.Closed() {
+		return true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.cfg.Probe != nil && time.Since(later(t.probed, t.used)) >= every
+}
+
+// probes tells whether the tool can be called by itself.
+func (g *guard) probes(t *toolGuard) bool {
+	return t.cfg.Probe != nil || !g.cfg.Probe.NoAuto && g.harmless(t.name)
+}
+
+// probes tells the same of the tool of the call.
+func (k *call) probes() bool { return k.up.guard.probes(k.tool) }
+
+// listed tells whether the upstream still offers a tool.
+func (g *guard) listed(tool string) bool { return g.definition(tool) != nil }
+
+// harmless tells whether a tool is read-only and needs no arguments.
+func (g *guard) harmless(tool string) bool {
+	raw := g.definition(tool)
+	if raw == nil || g.cfg.DistrustHints || !hinted(wire.Get(raw, "annotations"), "readOnlyHint") {
+		return false
+	}
+	required := wire.Get(wire.Get(raw, "inputSchema"), "required")
+	return len(required) == 0 || string(required) == "[]"
+}
+
+// definition is the raw definition of a tool as last listed, nil if there is none.
+func (g *guard) definition(tool string) []byte {
+	g.up.mu.Lock()
+	list := g.up.list
+	g.up.mu.Unlock()
+	if list == nil {
+		return nil
+	}
+	i := slices.IndexFunc(list.Tools, func(raw json.RawMessage) bool {
+		name, _ := wire.String(wire.Get(raw, "name"))
+		return name == tool
+	})
+	if i < 0 {
+		return nil
+	}
+	return list.Tools[i]
+}
+
+// probeTool makes one synthetic call.
+func (in *instance) probeTool(ctx context.Context, c *conn, t *toolGuard) {
+	permit, ok := t.breaker.Allow()
+	if !ok {
+		return
+	}
+	timeout := min(in.o.cfg.Probe.timeout(), in.o.cfg.Probe.everyDown())
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var probe ToolProbe
+	if t.cfg.Probe != nil {
+		probe = *t.cfg.Probe
+	}
+	err := c.synthetic(ctx, t.name, probe.Arguments, probe.Expect)
+	t.mu.Lock()
+	t.probed = time.Now()
+	if err != nil {
+		t.lastError = in.secrets.mask(err.Error())
+	}
+	t.mu.Unlock()
+	switch {
+	case err == nil:
+		permit.Done(health.Success)
+	case in.live() != c:
+		permit.Done(health.Neutral) // it is the server that fails
+	default:
+		permit.Done(health.Failure)
+	}
+}
+
+// brokenTools says which tools do not work, and when the first is tried again.
+func (in *instance) brokenTools() (text string, until time.Time) {
+	if in.up == nil || in != in.up.shared {
+		return "", until
+	}
+	var broken []string
+	for _, t := range in.up.guard.watched() {
+		if t.breaker.Closed() {
+			continue
+		}
+		broken = append(broken, fmt.Sprintf("%s does not work (%s)", t.name, cut(t.error(), 80)))
+		if at := t.breaker.Until(); !at.IsZero() && (until.IsZero() || at.Before(until)) {
+			until = at
+		}
+	}
+	if len(broken) > 3 {
+		broken = append(broken[:3], fmt.Sprintf("%d more", len(broken)-3))
+	}
+	return strings.Join(broken, ", "), until
+}
+
+// contentText joins the text of a result.
+func contentText(result []byte) string {
+	var all []string
+	content := wire.Get(result, "content")
+	if len(content) == 0 || content[0] != '[' {
+		return ""
+	}
+	for item := range wire.Elements(content) {
+		if s, ok := wire.String(wire.Get(item, "text")); ok {
+			all = append(all, s)
+		}
+	}
+	return strings.Join(all, "\n")
+}
+
+// contains tells whether the text of a result has a part.
+func contains(result []byte, part string) bool {
+	return part == "" || strings.Contains(contentText(result), part)
+}
