@@ -171,6 +171,8 @@ func TestBreakerTrial(t *testing.T) {
 		trial.Done(health.Failure)
 		wantState(t, b, health.BreakerHalfOpen)
 		second.Done(health.Success)
+		second.Done(health.Failure) // one too many
+		wantState(t, b, health.BreakerHalfOpen)
 		times(2, func() { do(b, health.Success) })
 		wantState(t, b, health.BreakerClosed)
 	})

@@ -18,13 +18,22 @@ type outcome struct {
 	err  *Error
 }
 
-// attempt asks one entry, once. It may run beside another attempt of the same call.
-func (r *run) attempt(ctx context.Context, e *entry, a *Attempt) (o outcome) {
+// turn is one entry's to answer.
+type turn struct {
+	e     *entry
+	a     *Attempt
+	limit time.Duration
+	whole bool // limit is the entry's own timeout
+}
+
+// attempt asks one entry, once. It may run beside another attempt of the same
+// call: of what belongs to the call it only reads.
+func (r *run) attempt(ctx context.Context, t turn) (o outcome) {
+	e, a := t.e, t.a
 	o = outcome{e: e, a: a}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	limit, whole := r.limit(e)
-	timer := time.AfterFunc(limit, func() { cancel(errAttempt) })
+	timer := time.AfterFunc(t.limit, func() { cancel(errAttempt) })
 	defer timer.Stop()
 	r.started(a, cancel)
 
@@ -34,7 +43,12 @@ func (r *run) attempt(ctx context.Context, e *entry, a *Attempt) (o outcome) {
 		return r.refused(ctx, o)
 	}
 	verdict := health.Neutral
-	defer func() { e.gate.leave(trial, verdict) }()
+	defer func() {
+		if o.resp != nil {
+			verdict = health.Success // whatever it says, it works
+		}
+		e.gate.leave(trial, verdict)
+	}()
 	a.BreakerBefore = e.breaker.Snapshot().State
 	permit, ok := e.breaker.Allow()
 	if !ok {
@@ -57,40 +71,36 @@ func (r *run) attempt(ctx context.Context, e *entry, a *Attempt) (o outcome) {
 	resp, err := e.Provider.Generate(ctx, &r.q.Request, s.emit(r.emit))
 	took := time.Since(sent)
 	a.LatencyMS = ms(took)
-	o.resp, o.err, verdict = r.judge(ctx, resp, err, whole || s.begun)
+	o.resp, o.err, verdict = r.judge(ctx, resp, err, t.whole || s.begun)
 	r.account(&o, s, took)
 	return o
 }
 
-// limit returns how long an attempt may take: the entry's timeout, but at most
-// half of what is left while another entry could be asked. whole is whether that
-// is its own timeout, so that passing it is its own fault.
-func (r *run) limit(e *entry) (limit time.Duration, whole bool) {
+// turn returns how long an entry may take: its timeout, but at most half of
+// what is left while another entry has not been asked yet and could be. If that
+// cuts it short, a timeout is not its fault.
+func (r *run) turn(e *entry, a *Attempt) turn {
 	now := time.Now()
 	left := r.deadline.Sub(now)
+	t := turn{e: e, a: a, limit: e.Timeout, whole: true}
 	for _, other := range r.order {
-		if other == e || r.triedOut(other) || other.unfit(r.q.need) != "" {
+		if other == e || r.try(other).sent > 0 || other.unfit(r.q.need) != "" {
 			continue
 		}
 		if why, _ := other.blocked(now, r.q.need); why == "" {
 			left /= 2
+			if left < t.limit {
+				t.limit, t.whole = left, false
+			}
 			break
 		}
 	}
-	if e.Timeout <= left {
-		return e.Timeout, true
-	}
-	return left, false
-}
-
-func (r *run) triedOut(e *entry) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.dead[e]
+	return t
 }
 
 // refused ends an attempt before anything was sent.
 func (r *run) refused(ctx context.Context, o outcome) outcome {
+	o.a.Number = 0
 	if why, until := o.e.blocked(time.Now(), r.q.need); why != "" {
 		o.a.Skipped, o.a.Until = why, new(until.UTC())
 	} else if ctx.Err() == nil && !o.e.breaker.Closed() {
@@ -109,11 +119,9 @@ func (r *run) judge(ctx context.Context, resp *Response, err error, whole bool) 
 		if e.Class == ClassTimeout && !whole {
 			return nil, e, health.Neutral
 		}
-		if e.Status >= 400 && classes[e.Class].breaker == health.Neutral && e.Class != ClassThrottled {
-			return nil, e, health.Neutral
-		}
 		return nil, e, classes[e.Class].breaker
 	}
+	resp = new(*resp) // the provider may have kept it
 	class, why := r.q.judge(resp)
 	if class == ClassOK {
 		return resp, nil, health.Success

@@ -47,12 +47,13 @@ var classes = map[Class]meaning{
 	ClassQuota:      {breaker: health.Neutral, bad: true, fault: true},
 	ClassAuth:       {breaker: health.Neutral, bad: true, fault: true},
 	ClassGone:       {breaker: health.Neutral, fault: true},
-	ClassRejected:   {breaker: health.Neutral},
+	ClassRejected:   {breaker: health.Success},
 	ClassEmpty:      {breaker: health.Neutral, bad: true},
-	ClassBlocked:    {breaker: health.Neutral},
-	ClassCut:        {breaker: health.Neutral},
+	ClassBlocked:    {breaker: health.Success},
+	ClassCut:        {breaker: health.Success},
 	ClassSchema:     {breaker: health.Neutral, bad: true},
 	ClassCancelled:  {breaker: health.Neutral},
+	ClassBudget:     {breaker: health.Neutral, fault: true},
 }
 
 // Transient tells whether the same entry may be asked again after this class.

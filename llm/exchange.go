@@ -128,13 +128,15 @@ func (x *exchange) fail(e *Error) *Error {
 }
 
 // error returns what a library's error is: the failure on the wire if there was
-// one; else, with a good answer at hand, that it cannot be read; else the
+// one; else, with a good answer at hand, that it cannot be read; else that the
 // library refused the request.
 func (x *exchange) error(ctx context.Context, err error, partial string) *Error {
 	switch {
 	case x.failed != nil:
 	case ctx.Err() != nil:
 		x.fail(TransportError(ctx.Err()))
+	case errors.Is(err, io.ErrUnexpectedEOF): // a proper end in the midst of a value
+		x.fail(TransportError(io.ErrUnexpectedEOF))
 	case x.status != 0:
 		x.fail(newError(ClassMalformed, "%v", unwrapURL(err)))
 	default:

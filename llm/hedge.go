@@ -20,9 +20,9 @@ func (r *run) race(ctx context.Context, rest []*entry) (over bool) {
 	}()
 	launch := func(hedge bool) {
 		if e := r.pick(&rest); e != nil {
-			a := r.open(e, hedge)
+			t := r.open(e, hedge)
 			running++
-			go func() { results <- r.attempt(ctx, e, a) }()
+			go func() { results <- r.attempt(ctx, t) }()
 		}
 	}
 	launch(false)
@@ -50,8 +50,8 @@ func (r *run) race(ctx context.Context, rest []*entry) (over bool) {
 
 // settleLost notes the end of an attempt that lost against another one.
 func (r *run) settleLost(o outcome) {
-	if o.err != nil && o.err.Class != ClassCancelled {
-		r.settleError(o)
+	if o.a.Skipped == "" && o.err != nil && o.err.Class != ClassCancelled {
+		r.failedAttempt(o, r.try(o.e), time.Now())
 	}
 }
 
@@ -75,6 +75,9 @@ func (r *run) claim(a *Attempt) bool {
 func (r *run) started(a *Attempt, cancel context.CancelCauseFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.claimed != nil {
+		cancel(errLost)
+	}
 	if r.running == nil {
 		r.running = map[*Attempt]context.CancelCauseFunc{}
 	}

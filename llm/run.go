@@ -26,7 +26,6 @@ type run struct {
 	answer *Response
 	fatal  *Error    // ends the call: a stream that broke
 	cut    *Response // the best of those that ran out of tokens
-	cutBy  *outcome
 
 	queued  time.Time // since when the call waits for a recovery; zero: it never did
 	waiting bool      // it holds a place in the queue
@@ -127,7 +126,7 @@ func (r *run) pass(ctx context.Context) bool {
 		if e == nil {
 			return false
 		}
-		if r.settle(r.attempt(ctx, e, r.open(e, false))) {
+		if r.settle(r.attempt(ctx, r.open(e, false))) {
 			return true
 		}
 	}
@@ -184,7 +183,7 @@ func (r *run) skip(e *entry, why Skip, until time.Time) {
 }
 
 // open begins the account of an attempt.
-func (r *run) open(e *entry, hedge bool) *Attempt {
+func (r *run) open(e *entry, hedge bool) turn {
 	t := r.try(e)
 	t.sent++
 	if hedge {
@@ -196,7 +195,7 @@ func (r *run) open(e *entry, hedge bool) *Attempt {
 	if len(r.t.attempts) > 0 && !hedge {
 		a.WaitMS = ms(time.Since(r.t.last))
 	}
-	return r.t.add(a)
+	return r.turn(e, r.t.add(a))
 }
 
 // settle draws the consequences of an attempt. It returns true if the call is over.
@@ -206,36 +205,41 @@ func (r *run) settle(o outcome) (over bool) {
 	switch {
 	case o.a.Skipped != "":
 		t.sent--
-		t.skipped = o.a.Skipped
 		t.poll = now.Add(pollTrial)
+		if t.skipped == o.a.Skipped {
+			r.t.drop(o.a)
+		}
+		t.skipped = o.a.Skipped
 		return false
 	case r.claimedBy() != nil && r.claimedBy() != o.a:
 		return false // it has lost
 	case o.err == nil:
 		r.answer = o.resp
 		return true
-	case o.err.Class == ClassCancelled:
-		return false
+	case r.claimedBy() == o.a:
+		r.fatal, over = o.err, true
 	}
-	t.err = o.err
+	if o.err.Class != ClassCancelled {
+		r.failedAttempt(o, t, now)
+	}
+	return over
+}
+
+func (r *run) failedAttempt(o outcome, t *try, now time.Time) {
+	t.err, t.skipped = o.err, ""
 	backoff := r.c.o.Backoff.delay(t.sent)
 	if rested := o.e.failed(now, o.err, backoff); rested != "" {
 		_, until := o.e.blocked(now, r.q.need)
 		r.c.event(Event{Kind: EventRest, Provider: o.e.Name, To: string(rested), Until: &until, Text: o.err.Message})
 	}
-	if r.claimedBy() == o.a {
-		r.fatal = o.err
-		return true
-	}
 	if o.err.Class == ClassCut && o.resp.Text != "" && r.cut == nil {
-		r.cut, r.cutBy = o.resp, &o
+		r.cut = o.resp
 	}
 	t.dead = !o.err.Class.Transient() || t.sent >= r.c.o.Attempts
 	t.notBefore = now.Add(backoff)
 	if o.err.RetryAfter > 0 {
 		t.notBefore = now.Add(o.err.RetryAfter)
 	}
-	return false
 }
 
 // delay returns how long to wait after the nth failure in a row.

@@ -33,17 +33,17 @@ func (p Price) of(n need) float64 {
 // order returns the entries in the order in which a request tries them: those
 // it prefers, as it names them, then the others as the strategy says.
 func (c *Chain) order(r *Request, n need) []*entry {
+	if len(c.entries) < 2 || c.o.Strategy == ByPriority && len(r.Prefer) == 0 {
+		return c.entries
+	}
 	keys := make(map[*entry][3]float64, len(c.entries))
-	for i, e := range c.entries {
+	for _, e := range c.entries {
 		rank := float64(slices.IndexFunc(r.Prefer, e.is))
 		if rank < 0 {
 			rank = math.Inf(1)
 		}
-		k := [3]float64{rank, 0, 0}
-		if len(c.entries) > 1 {
-			k[1], k[2] = c.o.Strategy.key(e, n)
-		}
-		keys[c.entries[i]] = k
+		first, second := c.o.Strategy.key(e, n)
+		keys[e] = [3]float64{rank, first, second}
 	}
 	order := slices.Clone(c.entries)
 	slices.SortStableFunc(order, func(a, b *entry) int {

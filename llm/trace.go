@@ -91,6 +91,14 @@ func (t *tracer) add(a *Attempt) *Attempt {
 	return a
 }
 
+// drop takes back the latest attempt, which has told nothing new.
+func (t *tracer) drop(a *Attempt) {
+	if n := len(t.attempts) - 1; n >= 0 && t.attempts[n] == a {
+		t.attempts = t.attempts[:n]
+		t.told = min(t.told, n)
+	}
+}
+
 // next says what came after every attempt that has none said of it yet.
 func (t *tracer) next(what string) {
 	for ; t.told < len(t.attempts); t.told++ {

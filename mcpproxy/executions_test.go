@@ -33,11 +33,11 @@ func TestExecutions(t *testing.T) {
 }
 
 func executions(t *testing.T, protocol string) {
-	x := &execRun{t: t, runs: map[string]int{}, tries: map[string]int{}, faults: map[string]int{}, seed: *executionsSeed, began: time.Now()}
+	x := &execRun{t: t, runs: map[string]int{}, tries: map[string]int{}, could: map[string]bool{}, faults: map[string]int{}, seed: *executionsSeed, began: time.Now()}
 	cfg := Config{Upstreams: []UpstreamConfig{
-		x.upstream("pipe", protocol, UpstreamConfig{Command: "fake"}),
-		x.upstream("web", protocol, UpstreamConfig{URL: "http://web.invalid/mcp", Type: "http"}),
-		x.upstream("wary", protocol, UpstreamConfig{URL: "http://wary.invalid/mcp", Type: "http", DistrustHints: true}),
+		x.upstream("pipe", protocol, UpstreamConfig{Command: "fake", Concurrency: 1, Queue: new(1)}),
+		x.upstream("web", protocol, UpstreamConfig{URL: "http://web.invalid/mcp", Type: "http", RateLimit: Rate{Calls: 2, Per: time.Second}}),
+		x.upstream("wary", protocol, UpstreamConfig{URL: "http://wary.invalid/mcp", Type: "http", DistrustHints: true, Breaker: BreakerConfig{Failures: 2}}),
 	}}
 	servers := map[string]*fakeServer{}
 	for _, u := range cfg.Upstreams {
@@ -63,9 +63,10 @@ type execRun struct {
 	began time.Time
 
 	mu     sync.Mutex
-	runs   map[string]int // executions by execKey
-	tries  map[string]int // attempts, likewise
-	faults map[string]int // by name
+	runs   map[string]int  // executions by execKey
+	tries  map[string]int  // attempts, likewise
+	could  map[string]bool // one of the attempts may have executed
+	faults map[string]int  // by name
 	calls  []*execCall
 }
 
@@ -137,8 +138,6 @@ func execRepeatable(up, tool string) bool {
 func (x *execRun) upstream(name, protocol string, u UpstreamConfig) UpstreamConfig {
 	u.Name, u.Protocol = name, protocol
 	u.CallTimeout = 2 * time.Second
-	u.Breaker = BreakerConfig{Failures: 6, FailureRate: 0.8, OpenFor: 5 * time.Second, MaxOpenFor: 20 * time.Second}
-	u.Concurrency, u.Queue, u.RateLimit = 4, new(2), Rate{Calls: 20, Per: time.Second}
 	u.Retry = RetryConfig{Budget: new(1.0)} // the more retries, the more can go wrong
 	u.Tools = map[string]ToolConfig{}
 	for tool, def := range execTools {
@@ -168,19 +167,24 @@ func (x *execRun) server(name, protocol string) *fakeServer {
 		if !ok { // a fallback need not carry the caller's _meta
 			id, _ = wire.String(wire.Get(wire.Get(m.Params, "arguments"), "id"))
 		}
-		x.attempt(p, rid, execKey(name, tool, id))
+		x.attempt(p, rid, name, tool, id)
 	}
 	return srv
 }
 
 // attempt is one request as the upstream takes it.
-func (x *execRun) attempt(p *fakePeer, rid uint64, key string) {
+func (x *execRun) attempt(p *fakePeer, rid uint64, up, tool, id string) {
+	key := execKey(up, tool, id)
 	x.mu.Lock()
-	n := x.tries[key]
-	x.tries[key]++
-	x.mu.Unlock()
+	n, could := x.tries[key], x.could[key]
 	rng := x.rng(key, n)
 	f := x.pick(rng, p.transport)
+	x.tries[key]++
+	x.could[key] = could || f.executes != "no"
+	x.mu.Unlock()
+	if could && !execRepeatable(up, tool) {
+		x.t.Errorf("%s came again, and the last attempt may have executed it", key)
+	}
 	executes := f.executes == "yes" || f.executes == "maybe" && rng.IntN(2) == 0
 	time.Sleep(f.after + upTo(rng, 50*time.Millisecond))
 	x.mu.Lock()
@@ -306,7 +310,9 @@ func (x *execRun) work(r *rig, worker, calls int) {
 		case <-time.After(time.Hour):
 			x.t.Errorf("%s has no outcome", execKey(call.up, call.tool, call.id))
 		}
-		refused = len(call.answers) > 0 && call.claim() == "no"
+		x.mu.Lock()
+		refused = len(call.answers) > 0 && x.claim(call) == "no"
+		x.mu.Unlock()
 		r.forget()
 		c.forget()
 	}
@@ -340,24 +346,28 @@ func parsed(body string) wire.Message {
 	return m
 }
 
-// claim is what an answer says of the execution: yes, no or maybe.
-func (c *execCall) claim() string {
-	raw := []byte(c.answers[0])
-	result, rpcError := wire.Get(raw, "result"), wire.Get(raw, "error")
-	meta := wire.Get(wire.Get(result, "_meta"), "agentarmor/call")
-	if rpcError != nil {
-		meta = wire.Get(rpcError, "data")
-	}
-	if s, ok := wire.String(wire.Get(meta, "executed")); ok {
+// claim is what an answer says of the execution: yes, no or maybe. An error of
+// the upstream's own speaks for the last attempt alone.
+func (x *execRun) claim(c *execCall) string {
+	if s := c.told("executed"); s != "" {
 		return s
 	}
-	switch string(wire.Get(rpcError, "code")) {
+	switch string(wire.Get(wire.Get([]byte(c.answers[0]), "error"), "code")) {
 	case "": // a result as the upstream gave it
 		return "yes"
 	case "-32600", "-32601", "-32602", "-32002", "-32042":
-		return "no"
+		if x.tries[execKey(c.up, c.tool, c.id)] <= 1 {
+			return "no"
+		}
 	}
 	return "maybe"
+}
+
+// told is a member of what AgentArmor says of the call, "" if it says nothing.
+func (c *execCall) told(key string) string {
+	result := wire.Get([]byte(c.answers[0]), "result")
+	s, _ := wire.String(wire.Get(wire.Get(wire.Get(result, "_meta"), "agentarmor/call"), key))
+	return s
 }
 
 // check holds every call against what the upstreams have recorded.
@@ -377,24 +387,29 @@ func (x *execRun) check() {
 		case c.drops == 1:
 			continue
 		}
-		n := x.runs[key]
-		switch claim := c.claim(); {
-		case claim == "no" && n == 0, claim == "yes" && n == 1, claim == "maybe":
+		n, instead := x.runs[key], x.runs[execKey(c.up, "backup", c.id)]
+		if c.tool == "backed" && (n+instead > 1 || c.told("answered_from") == "tool" && instead != 1) {
+			x.t.Errorf("%s was executed %d times, its fallback %d times:\n%s", key, n, instead, c.answers[0])
+		}
+		switch claim := x.claim(c); {
+		case claim == "no" && n == 0, claim == "yes" && n == 1, claim == "maybe" && x.tries[key] > 0:
 		case claim == "yes" && n > 1 && execRepeatable(c.up, c.tool):
 		default:
-			x.t.Errorf("%s was executed %d times, and its answer says %q:\n%s", key, n, claim, c.answers[0])
+			x.t.Errorf("%s was executed %d times in %d attempts, and its answer says %q:\n%s", key, n, x.tries[key], claim, c.answers[0])
 		}
 	}
 }
 
 // report logs what happened and fails if too little did to prove anything.
 func (x *execRun) report() {
-	claims := map[string]int{}
+	claims, told := map[string]int{}, map[string]int{}
 	for _, c := range x.calls {
 		if c.drops > 0 {
 			claims["dropped"]++
 		} else if len(c.answers) > 0 {
-			claims[c.claim()]++
+			claims[x.claim(c)]++
+			told[c.told("outcome")]++
+			told["from "+c.told("answered_from")]++
 		}
 	}
 	retried := 0
@@ -403,7 +418,7 @@ func (x *execRun) report() {
 			retried++
 		}
 	}
-	x.t.Logf("%d calls, %d retried: %v; attempts: %v", len(x.calls), retried, claims, x.faults)
+	x.t.Logf("%d calls, %d retried: %v; %v; attempts: %v", len(x.calls), retried, claims, told, x.faults)
 	if len(x.calls) < 10_000 {
 		return
 	}
@@ -412,9 +427,12 @@ func (x *execRun) report() {
 			x.t.Errorf("no attempt ended as %s", f.name)
 		}
 	}
-	for _, claim := range []string{"yes", "no", "maybe", "dropped"} {
-		if claims[claim] < 50 {
-			x.t.Errorf("only %d calls ended as %s", claims[claim], claim)
+	if claims["yes"] < 50 || claims["no"] < 50 || claims["maybe"] < 50 || claims["dropped"] < 50 || retried < 50 {
+		x.t.Errorf("too little of something: %v, %d retried", claims, retried)
+	}
+	for _, what := range []string{"open", "timeout", "throttled", "auth", "from tool", "from cached", "from result", "from cache"} {
+		if told[what] < 5 {
+			x.t.Errorf("only %d calls ended as %s", told[what], what)
 		}
 	}
 }

@@ -72,9 +72,12 @@ func (in *instance) probe(ctx context.Context, c *conn) {
 	p := health.NewProber(health.ProbeOptions{
 		Name: in.o.cfg.Name, Every: every, EveryDown: cfg.everyDown(), Timeout: cfg.timeout(),
 		Check: func(ctx context.Context) error { return in.check(ctx, c) },
-		Down:  func() bool { return in.live() != c },
+		Down:  func() bool { return in.live() != c || c.missed.Load() > 0 },
 		Skip:  func() bool { return in.throttled() || in.live() == c && (len(c.routed()) > 0 || time.Since(c.lastUsed()) < every) },
 		Result: func(err error) {
+			if c.missed.Add(1); err == nil {
+				c.missed.Store(0)
+			}
 			select {
 			case c.probed <- err:
 			case <-ctx.Done():
@@ -140,7 +143,6 @@ type vitals struct {
 func (in *instance) probed(c *conn, v *vitals, err error) error {
 	if err == nil {
 		*v = vitals{}
-		c.missed.Store(0)
 		in.breaker.Reset()
 		return nil
 	}
@@ -148,7 +150,6 @@ func (in *instance) probed(c *conn, v *vitals, err error) error {
 		return err // as after a lost call: refused, 5xx, 401, 429
 	}
 	v.misses++
-	c.missed.Store(int32(v.misses))
 	v.failing = err.Error()
 	if errors.Is(err, errMissed) {
 		v.silent++

@@ -106,7 +106,7 @@ func newLoss(class health.Class, began time.Time, last *time.Time) bool {
 	if class != health.Lost && class != health.NotSent {
 		return true
 	}
-	if began.Before(*last) {
+	if !began.After(*last) {
 		return false
 	}
 	*last = time.Now()

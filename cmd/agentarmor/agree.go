@@ -17,7 +17,7 @@ const (
 	retryMax       = 5 * time.Second
 	probeEvery     = 30 * time.Second
 	breakerOpenFor = 30 * time.Second
-	breakerOpenMax = 5 * time.Minute
+	breakerOpenMax = 5 * time.Minute // or open_for, if that is longer
 )
 
 // agree checks the values of n, an upstream's entry, that make sense only together.
@@ -55,8 +55,8 @@ func (d *decoder) inside(n *node, timeout, most time.Duration) {
 
 // breakerTimes checks what holds for a breaker with what it takes from another.
 func (d *decoder) breakerTimes(n *node, b, from mcpproxy.BreakerConfig) {
-	d.ordered(n, "open_for", cmp.Or(b.OpenFor, from.OpenFor, breakerOpenFor),
-		"max_open_for", cmp.Or(b.MaxOpenFor, from.MaxOpenFor, breakerOpenMax))
+	open := cmp.Or(b.OpenFor, from.OpenFor, breakerOpenFor)
+	d.ordered(n, "open_for", open, "max_open_for", cmp.Or(b.MaxOpenFor, from.MaxOpenFor, max(breakerOpenMax, open)))
 }
 
 // ordered checks that one key of n is not longer than another, given what they

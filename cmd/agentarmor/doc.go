@@ -2,7 +2,7 @@
 //
 //	agentarmor serve     run the endpoint on stdio, or on HTTP with --transport http
 //	agentarmor check     try the config and start every upstream once
-//	agentarmor status    ask a running endpoint how it is doing
+//	agentarmor status    ask a running endpoint how it is doing; --watch keeps asking
 //	agentarmor demo      see it work on fakes, without keys
 //	agentarmor version   print the version
 //
@@ -16,7 +16,8 @@
 //
 //	text ─ tree, jsontree ─► nodes with places ─ decode, keys ─► document ─ config ─► settings
 //	                                              │
-//	                           expand, scalars, validate: every value, all problems at once
+//	                           expand, scalars, rawjson, validate: every value, all problems at once
+//	                           agree: values that make sense only together
 //
 // Variables are expanded after parsing, so that a value with quotes or
 // colons cannot change the structure. Problems are reported together, in the

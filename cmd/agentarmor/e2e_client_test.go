@@ -164,6 +164,11 @@ func (c *rawClient) call(tool, args string) rpcMessage {
 	return c.rpc("tools/call", toolCall(tool, args))
 }
 
+// cancel tells the endpoint that nobody waits for a request any more.
+func (c *rawClient) cancel(id string) {
+	c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id + `}}`)
+}
+
 func (c *rawClient) initialize(capabilities string) {
 	c.t.Helper()
 	m := c.rpc("initialize", `{"protocolVersion":"2025-11-25","capabilities":`+capabilities+`,"clientInfo":{"name":"e2e","version":"1"}}`)

@@ -59,7 +59,7 @@ func TestCase21TextDecidesNothing(t *testing.T) {
 func TestHTTPUpstreamFaults(t *testing.T) {
 	t.Parallel()
 	bad, url := startBad(t, badserver.Options{})
-	e := serveWeb(t, configFile(t, "", remote("a", url+"/mcp", "")))
+	e := serveWeb(t, configFile(t, "", remote("a", url+"/mcp", noRetry)))
 	e.awaitTools("a__echo")
 	e.wantUnserved(e.call("a__cut", `{}`), "lost", "maybe")
 	e.wantText(e.call("a__echo", `{"text":"x"}`), "x")

@@ -52,7 +52,7 @@ func TestBusyServer(t *testing.T) {
 	e, bad := badHTTP(t, ", concurrency: 2, queue: 1", up("b", ""))
 	e.awaitTools("b__echo")
 	first := e.start("tools/call", toolCall("a__hang", `{}`))
-	e.start("tools/call", toolCall("a__hang", `{}`))
+	second := e.start("tools/call", toolCall("a__hang", `{}`))
 	eventually(t, "two are under way", func() bool { return bad.Count("tools/call hang") == 2 })
 	queued := e.start("tools/call", toolCall("a__echo", `{"text":"queued"}`))
 	said := e.wantUnserved(e.call("a__echo", `{"text":"x"}`), "open", "no")
@@ -63,8 +63,9 @@ func TestBusyServer(t *testing.T) {
 	if n := bad.Count("tools/call echo"); n != 0 {
 		t.Errorf("%d calls got past the two", n)
 	}
-	e.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + first + `}}`)
+	e.cancel(first)
 	e.wantServed(e.answer(queued), "queued", 1, "")
+	e.cancel(second)
 	if s := e.status("a"); s.State != "ready" || s.Breaker.State != "closed" {
 		t.Errorf("that it is busy was held against it: %+v", s)
 	}
@@ -84,7 +85,7 @@ func TestNoQueue(t *testing.T) {
 func TestQueuedCallTimesOut(t *testing.T) {
 	t.Parallel()
 	e, bad := badHTTP(t, ", concurrency: 1, tools: {settings: {echo: {call_timeout: 300ms}}}")
-	e.start("tools/call", toolCall("a__hang", `{}`))
+	first := e.start("tools/call", toolCall("a__hang", `{}`))
 	eventually(t, "one is under way", func() bool { return bad.Count("tools/call hang") == 1 })
 	if said := e.unserved(e.call("a__echo", `{"text":"x"}`)); said.Executed != "no" {
 		t.Errorf("%+v", said)
@@ -92,4 +93,5 @@ func TestQueuedCallTimesOut(t *testing.T) {
 	if n := bad.Count("tools/call echo"); n != 0 {
 		t.Error("it was sent after all")
 	}
+	e.cancel(first)
 }

@@ -40,7 +40,7 @@ func TestOneBrokenServerAmongTen(t *testing.T) {
 		e.wantHealthy(fmt.Sprintf("good%d", i))
 	}
 	for _, id := range pending {
-		e.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id + `}}`)
+		e.cancel(id)
 	}
 }
 

@@ -55,7 +55,7 @@ func TestCase23OnlyHarmlessCallsAreMadeAgain(t *testing.T) {
 
 func TestCase23OverHTTP(t *testing.T) {
 	t.Parallel()
-	e, bad := badHTTP(t, ", call_timeout: 5s")
+	e, bad := badHTTP(t, ", breaker: {enabled: false}")
 	for _, kind := range []string{"status", "drop", "html", "garbage"} {
 		outcome := map[string]string{"status": "overloaded", "drop": "lost", "html": "malformed", "garbage": "malformed"}[kind]
 		for tool, harmless := range map[string]bool{"append": false, "append_idempotent": true} {
@@ -136,7 +136,7 @@ func TestCase13WithRetries(t *testing.T) {
 // A retry waits within the call's own budget, whatever it waits for.
 func TestCase14WithRetries(t *testing.T) {
 	t.Parallel()
-	e, bad := badHTTP(t, ", call_timeout: 1s, retry: {base: 10s, max: 10s}, tools: {settings: {echo: {call_timeout: 45s}}}")
+	e, bad := badHTTP(t, ", call_timeout: 1s, retry: {base: 3s, max: 3s}, tools: {settings: {echo: {call_timeout: 45s}}}")
 	bad.Fault(badserver.Fault{Kind: "status", Status: 503, Tool: "mirror"})
 	began := time.Now()
 	e.wantUnserved(e.call("a__mirror", `{}`), "overloaded", "maybe")

@@ -9,30 +9,30 @@ import (
 	"github.com/agentarmor/agentarmor/fixtures/badserver"
 )
 
-// httpDate is a Retry-After that names a time.
-func httpDate(in time.Duration) string { return time.Now().Add(in).UTC().Format(http.TimeFormat) }
+// says and httpDate are what a Retry-After may hold, the latter a time from now.
+func says(s string) func() string { return func() string { return s } }
+func httpDate(in time.Duration) func() string {
+	return func() string { return time.Now().Add(in).UTC().Format(http.TimeFormat) }
+}
 
 // A wait that fits the call's budget is waited for: nothing was executed.
 func TestThrottledCallWaitsAndIsServed(t *testing.T) {
 	t.Parallel()
 	e, bad := badHTTP(t, "")
 	for name, c := range map[string]struct {
-		header string
+		header func() string
 		least  time.Duration
 	}{
-		"seconds":  {"1", time.Second},
-		"fraction": {"1.5", 1500 * time.Millisecond},
-		"date":     {httpDate(2 * time.Second), 0}, // a whole second may be over already
+		"seconds":  {says("1"), time.Second},
+		"fraction": {says("1.5"), 1500 * time.Millisecond},
+		"date":     {httpDate(2 * time.Second), 0}, // a date has whole seconds
 		"past":     {httpDate(-time.Hour), 0},
-		"negative": {"-5", 0},
-		"garbage":  {"soon", 0},
-		"none":     {"", 0},
+		"negative": {says("-5"), 0},
+		"garbage":  {says("soon"), 0},
+		"none":     {says(""), 0},
 	} {
-		if name == "date" {
-			c.header = httpDate(2 * time.Second)
-		}
 		eventually(t, "it is ready", func() bool { return e.status("a").State == "ready" })
-		bad.Fault(badserver.Fault{Kind: "status", Status: 429, Count: 1, RetryAfter: c.header, Tool: "log"})
+		bad.Fault(badserver.Fault{Kind: "status", Status: 429, Count: 1, RetryAfter: c.header(), Tool: "log"})
 		began := time.Now()
 		e.wantServed(e.call("a__log", `{}`), "logged", 2, "")
 		if d := time.Since(began); d < c.least {
@@ -48,18 +48,18 @@ func TestThrottledCallWaitsAndIsServed(t *testing.T) {
 func TestThrottledCallIsToldWhenToComeBack(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		header      string
+		header      func() string
 		least, most time.Duration
 	}{
-		"seconds":  {"120", 100 * time.Second, 130 * time.Second},
-		"fraction": {"120.5", 100 * time.Second, 130 * time.Second},
+		"seconds":  {says("120"), 100 * time.Second, 130 * time.Second},
+		"fraction": {says("120.5"), 100 * time.Second, 130 * time.Second},
 		"date":     {httpDate(2 * time.Minute), 90 * time.Second, 130 * time.Second},
-		"huge":     {"99999999999999999999", time.Minute, time.Hour},
+		"huge":     {says("99999999999999999999"), time.Minute, time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e, bad := badHTTP(t, soon)
-			bad.Fault(badserver.Fault{Kind: "status", Status: 429, RetryAfter: c.header, Tool: "log"})
+			bad.Fault(badserver.Fault{Kind: "status", Status: 429, RetryAfter: c.header(), Tool: "log"})
 			said := e.wantUnserved(e.call("a__log", `{}`), "throttled", "no")
 			if in := time.Until(said.RetryAt); in < c.least || in > c.most {
 				t.Errorf("told to come back in %v", in)

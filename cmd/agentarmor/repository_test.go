@@ -23,7 +23,7 @@ var imports = map[string][]string{
 	"mcpproxy/wire":          {"golang.org/x/sys/unix"},
 	"mcpproxy/event":         nil,
 	"mcpproxy/builtin":       {"github.com/mark3labs/mcp-go/"},
-	"mcpproxy/telemetry":     {"github.com/prometheus/client_golang/", "go.opentelemetry.io/otel", "go.opentelemetry.io/otel/"},
+	"mcpproxy/telemetry":     {modulePath + "/mcpproxy/wire", "github.com/prometheus/client_golang/", "go.opentelemetry.io/otel", "go.opentelemetry.io/otel/"},
 	"mcpproxy":               {modulePath + "/health", modulePath + "/mcpproxy/", "github.com/mark3labs/mcp-go/server", "github.com/yosida95/uritemplate/v3", "golang.org/x/time/rate"},
 	"fixtures/badserver":     nil,
 	"fixtures/cmd/badserver": {modulePath + "/fixtures/badserver"},

@@ -83,23 +83,34 @@ func (v *statusView) render(doc *statusDocument) string {
 	return b.String()
 }
 
+// summary counts what is meant to work.
 func summary(doc *statusDocument) string {
-	s := doc.Summary
-	if s.Upstreams == 0 {
+	wanted := 0
+	for _, u := range doc.Upstreams {
+		if u.State != "disabled" {
+			wanted++
+		}
+	}
+	if wanted == 0 {
 		return "no upstream is configured"
 	}
-	text := fmt.Sprintf("%d of %s ready", s.Ready, count(s.Upstreams, "upstream"))
+	s := doc.Summary
+	text := fmt.Sprintf("%d of %s ready, ", s.Ready, count(wanted, "upstream"))
 	if s.ToolsUnavailable > 0 {
-		return fmt.Sprintf("%s, %d of %s unavailable", text, s.ToolsUnavailable, count(s.Tools, "tool"))
+		return text + fmt.Sprintf("%d of %s unavailable", s.ToolsUnavailable, count(s.Tools, "tool"))
 	}
-	return text + ", " + count(s.Tools, "tool")
+	return text + count(s.Tools, "tool")
 }
 
 func (v *statusView) row(name string, u *upstreamStatus) []cell {
-	state, breaker := oneLine(cmp.Or(u.State, "-")), u.Breaker.word()
-	calls, errors, p95 := u.Window.cells()
+	breaker, window := u.Breaker, u.Window
+	if u.State == "disabled" {
+		breaker, window = nil, nil
+	}
+	state := cmp.Or(u.State, "-")
+	calls, errors, p95 := window.cells()
 	return []cell{
-		{oneLine(name), bold}, {state, colourOf(u.State)}, {breaker, u.Breaker.colour()}, calls, errors, p95,
+		{oneLine(name), bold}, {oneLine(state), colourOf(state)}, {breaker.word(), breaker.colour()}, calls, errors, p95,
 		{fmt.Sprint(u.Restarts), ""}, {v.next(u), ""}, {fmt.Sprint(u.Tools), ""},
 	}
 }
@@ -216,17 +227,24 @@ func (v *statusView) degraded(t *toolStatus) string {
 	return text
 }
 
-// span is a duration in the two units that matter: 12s, 2m5s, 3h20m, 4d2h.
+// span is a duration in the units that matter: 12s, 2m5s, 3h, 4d2h.
 func span(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < time.Minute:
 		return fmt.Sprintf("%.0fs", math.Ceil(d.Seconds()))
 	case d < time.Hour:
-		return fmt.Sprintf("%dm%ds", int(d.Minutes()), int(d.Seconds())%60)
+		return twoUnits(int(d.Minutes()), "m", int(d.Seconds())%60, "s")
 	case d < 24*time.Hour:
-		return fmt.Sprintf("%dh%dm", int(d.Hours()), int(d.Minutes())%60)
+		return twoUnits(int(d.Hours()), "h", int(d.Minutes())%60, "m")
 	}
-	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
+	return twoUnits(int(d.Hours())/24, "d", int(d.Hours())%24, "h")
+}
+
+func twoUnits(n int, unit string, rest int, smaller string) string {
+	if rest == 0 {
+		return fmt.Sprint(n, unit)
+	}
+	return fmt.Sprint(n, unit, rest, smaller)
 }
 
 func percent(share float64) string {

@@ -36,7 +36,7 @@ func TestStatusTableOfLittle(t *testing.T) {
 	for src, want := range map[string]string{
 		`{}`: "AgentArmor , up ",
 		`{"version": "9", "started_at": "2026-11-30T10:02:00Z"}`: "AgentArmor 9, up 50s: no upstream is configured\n",
-		`{"version": "9", "started_at": "2026-11-28T09:02:50Z", "summary": {"upstreams": 1, "ready": 1, "tools": 1}, "upstreams": {"a": {}}}`: `AgentArmor 9, up 2d1h: 1 of 1 upstream ready, 1 tool
+		`{"version": "9", "started_at": "2026-11-28T09:02:50Z", "summary": {"ready": 0, "tools": 1}, "upstreams": {"a": {}}}`: `AgentArmor 9, up 2d1h: 0 of 1 upstream ready, 1 tool
 
 UPSTREAM  STATE  BREAKER  CALLS  ERRORS  P95  RESTARTS  NEXT ATTEMPT  TOOLS
 a         -      -            -       -    -         0  -                 0
@@ -55,7 +55,7 @@ a         -      -            -       -    -         0  -                 0
 func TestFigures(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		-time.Second: "0s", time.Millisecond: "1s", 59 * time.Second: "59s", 125 * time.Second: "2m5s",
-		200 * time.Minute: "3h20m", 50 * time.Hour: "2d2h",
+		10 * time.Minute: "10m", 200 * time.Minute: "3h20m", 50 * time.Hour: "2d2h",
 	} {
 		if got := span(d); got != want {
 			t.Errorf("span(%v) = %s, want %s", d, got, want)
@@ -71,7 +71,7 @@ func TestFigures(t *testing.T) {
 			t.Errorf("milliseconds(%v) = %s, want %s", ms, got, want)
 		}
 	}
-	if got := oneLine("a\x1b[2J\nb\u202e" + strings.Repeat("é", 500)); len([]rune(got)) != maxShown || !strings.HasPrefix(got, "a [2J b é") {
+	if got := oneLine("a\x1b[2J\nb\x1b[1;31m\u202e" + strings.Repeat("é", 500)); len([]rune(got)) != maxShown || !strings.HasPrefix(got, "a b é") {
 		t.Errorf("oneLine: %q", got)
 	}
 }

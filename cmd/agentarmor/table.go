@@ -1,6 +1,7 @@
 package main
 
 import (
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -56,17 +57,20 @@ func painted(paint func(colour, text string) string, colour, text string) string
 // maxShown is the longest text shown on one line, in characters.
 const maxShown = 200
 
-// oneLine makes a text of foreign origin fit for a terminal: no line breaks, no control
-// sequences, not endless.
+// escape is a control sequence of a terminal (ECMA-48, 5.4).
+var escape = regexp.MustCompile(`\x1b\[[0-?]*[ -/]*[@-~]`)
+
+// oneLine makes a text of foreign origin fit for a terminal: no line breaks, no
+// control sequences, not endless.
 func oneLine(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
-	}, s)
+	}, escape.ReplaceAllString(s, ""))
 	if utf8.RuneCountInString(s) > maxShown {
 		s = string([]rune(s)[:maxShown-1]) + "…"
 	}
-	return strings.TrimSpace(s)
+	return strings.TrimRight(s, " ")
 }

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/agentarmor/agentarmor/mcpproxy"
+	"github.com/agentarmor/agentarmor/mcpproxy/telemetry"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
@@ -28,6 +29,8 @@ type server struct {
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
 	once  sync.Once
+
+	tracer *telemetry.Tracer // nil: traces are off
 
 	settings *settings // of the start; the newest belong to follow
 }
@@ -46,6 +49,10 @@ func (a *app) build(f serveFlags) (*server, error) {
 	s.warn(set)
 	cfg := set.proxy
 	cfg.Log = s.log
+	if s.tracer, err = telemetry.NewTracer(context.Background(), version(), a.env, s.log); err != nil {
+		return nil, usage("traces: %v", err)
+	}
+	cfg.Tracer = s.tracer
 	s.proxy, err = mcpproxy.New(cfg)
 	return s, err
 }
@@ -101,6 +108,9 @@ func (s *server) close() {
 		ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
 		defer cancel()
 		s.proxy.Close(ctx)
+		if err := s.tracer.Shutdown(ctx); err != nil {
+			s.log.Warn("the last traces were not sent", "reason", err)
+		}
 	})
 }
 

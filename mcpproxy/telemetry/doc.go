@@ -34,13 +34,14 @@
 // gives for the collector, and a password or query in its address, turn up in no
 // log line and no error.
 //
-// Everything is safe for concurrent use.
+// Everything is safe for concurrent use. The one goroutine is the SDK's, from
+// [NewTracer] to [Tracer.Shutdown].
 //
 // # Why the exporter is ours
 //
 // The process answers its first request within milliseconds of its start, and
 // whatever is imported is initialised first, in use or not. OpenTelemetry's own
-// exporter for OTLP over HTTP brings gRPC along, 10 MB of it; so spans are made,
+// exporter for OTLP over HTTP brings gRPC along, 7 MB of it; so spans are made,
 // sampled and batched by OpenTelemetry's SDK, and written to the wire here
 // (otlp.go what is said, export.go how it is sent, env.go where to).
 package telemetry

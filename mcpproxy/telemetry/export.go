@@ -18,6 +18,8 @@ import (
 
 	"go.opentelemetry.io/otel"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
 // exporter sends batches of spans by OTLP over HTTP, version 1.
@@ -54,6 +56,7 @@ func (e *exporter) Shutdown(context.Context) error {
 // ExportSpans implements [sdk.SpanExporter]: it tries again what the collector
 // was too busy for, until the timeout.
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
+	defer wire.OnPanic() // the goroutine is the SDK's
 	ctx, cancel := context.WithTimeout(ctx, e.to.timeout)
 	defer cancel()
 	defer context.AfterFunc(e.sending, cancel)()
@@ -87,7 +90,8 @@ func (e *exporter) body(spans []sdk.ReadOnlySpan) ([]byte, error) {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
 	_, err := w.Write(appendTraces(nil, spans))
-	return b.Bytes(), errors.Join(err, w.Close())
+	err = errors.Join(err, w.Close())
+	return b.Bytes(), err
 }
 
 // post sends one request. again says whether it may be repeated, and after how

@@ -80,14 +80,14 @@ func appendAttributes(b []byte, field uint64, attrs []attribute.KeyValue) []byte
 				if a.Value.Type() == attribute.INT64 {
 					return appendInt(b, 3, uint64(a.Value.AsInt64()))
 				}
-				return appendBytes(b, 1, a.Value.Emit())
+				return appendBytes(b, 1, a.Value.String())
 			})
 		})
 	}
 	return b
 }
 
-// A field is a tag, the number and the kind of the value, and the value.
+// A field is a tag, made of its number and the kind of the value, and the value.
 const (
 	kindVarint = 0
 	kind64     = 1
@@ -99,17 +99,24 @@ func appendTag(b []byte, field, kind uint64) []byte {
 	return binary.AppendUvarint(b, field<<3|kind)
 }
 
-// appendMessage appends a message whose fields are what fill appends.
+// appendMessage appends a message whose fields are what fill appends. Like all
+// here it leaves out what is empty: to proto3 that is the same.
 func appendMessage(b []byte, field uint64, fill func([]byte) []byte) []byte {
 	return appendBytes(b, field, fill(nil))
 }
 
 func appendBytes[T []byte | string](b []byte, field uint64, v T) []byte {
+	if len(v) == 0 {
+		return b
+	}
 	b = binary.AppendUvarint(appendTag(b, field, kindBytes), uint64(len(v)))
 	return append(b, v...)
 }
 
 func appendInt(b []byte, field, v uint64) []byte {
+	if v == 0 {
+		return b
+	}
 	return binary.AppendUvarint(appendTag(b, field, kindVarint), v)
 }
 

@@ -45,9 +45,9 @@ type Tracer struct {
 // neither OTEL_SDK_DISABLED nor OTEL_TRACES_EXPORTER says otherwise. The SDK reads
 // sampling, batching and limits (OTEL_TRACES_SAMPLER, OTEL_BSP_*, OTEL_SPAN_*)
 // from the process itself. Failures to send are logged; the newest tracer's log
-// is also where OpenTelemetry's process-wide errors go. ctx bounds nothing after
-// the return.
-func NewTracer(ctx context.Context, version string, getenv func(string) (string, bool), log *slog.Logger) (*Tracer, error) {
+// is also where OpenTelemetry's process-wide errors go. Nothing is connected to
+// before there is a span to send.
+func NewTracer(_ context.Context, version string, getenv func(string) (string, bool), log *slog.Logger) (*Tracer, error) {
 	e := env(getenv)
 	if !e.traces() {
 		return nil, nil

@@ -1,0 +1,147 @@
+package llm
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// pollTrial is how soon a call looks again at an entry that others are trying.
+const pollTrial = 250 * time.Millisecond
+
+// wait sleeps until an entry can be asked again: after a delay of this call's
+// own, or, in the queue, when the entry is expected to recover. It returns false
+// if that is not within the budget or the call's time in the queue.
+func (r *run) wait(ctx context.Context) bool {
+	changed := r.c.changed.wait() // what changes from here on ends the sleep
+	at, e, recovery := r.earliest(time.Now())
+	if e == nil || ctx.Err() != nil {
+		return false
+	}
+	limit := r.deadline
+	if recovery {
+		if !r.enqueue() {
+			return false
+		}
+		limit = earlier(limit, r.queued.Add(r.c.o.Queue.Wait))
+	}
+	if !at.Before(limit) {
+		return false
+	}
+	r.t.next(fmt.Sprintf("waits %s for %s", time.Until(at).Round(time.Millisecond), e.Name))
+	sleep := time.NewTimer(time.Until(at))
+	defer sleep.Stop()
+	if !recovery {
+		changed = nil
+	}
+	select {
+	case <-sleep.C:
+	case <-changed:
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
+// earliest returns the entry that this call can ask first, and when. recovery
+// is whether that depends on the entry's state and not only on this call's
+// own delay.
+func (r *run) earliest(now time.Time) (at time.Time, first *entry, recovery bool) {
+	for _, e := range r.order {
+		t := r.try(e)
+		if t.dead {
+			continue
+		}
+		when, shared := t.notBefore, false
+		_, until := e.blocked(now, r.q.need)
+		for _, other := range []time.Time{until, t.poll} {
+			if other.After(when) && other.After(now) {
+				when, shared = other, true
+			}
+		}
+		if first == nil || when.Before(at) {
+			at, first, recovery = when, e, shared
+		}
+	}
+	return at, first, recovery
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// enqueue takes a place among those who wait for a recovery.
+func (r *run) enqueue() bool {
+	if r.waiting {
+		return true
+	}
+	select {
+	case r.c.queue <- struct{}{}:
+	default:
+		return false
+	}
+	r.waiting, r.queued = true, time.Now()
+	return true
+}
+
+func (r *run) leaveQueue() {
+	if r.waiting {
+		<-r.c.queue
+	}
+}
+
+// giveUp ends a call that no entry has answered.
+func (r *run) giveUp() (*Response, error) {
+	if r.caller.Err() != nil {
+		return r.failed(&Error{
+			Class: ClassCancelled, RetryAfter: -1, Message: shorten(context.Cause(r.caller).Error()), Err: context.Cause(r.caller),
+		})
+	}
+	if r.cut != nil {
+		return r.answered(r.cut)
+	}
+	now := time.Now()
+	outage, unfit, reason := false, Skip(""), (*Error)(nil)
+	for _, e := range r.order {
+		t := r.try(e)
+		switch why, _ := e.blocked(now, r.q.need); {
+		case t.err == nil && t.dead:
+			unfit = t.skipped
+		case t.err == nil, why != "", classes[t.err.Class].fault:
+			outage = true
+		case reason == nil:
+			reason = t.err
+		}
+	}
+	switch {
+	case outage:
+		return r.degraded(now)
+	case reason != nil:
+		return r.failed(reason)
+	}
+	return r.failed(newError(ClassRejected, "no model of the chain can take the request (%s)", unfit))
+}
+
+func (r *run) degraded(now time.Time) (*Response, error) {
+	var notBefore time.Time
+	for _, e := range r.order {
+		when := r.try(e).notBefore
+		if _, until := e.blocked(now, r.q.need); until.After(when) {
+			when = until
+		}
+		if when.After(now) && (notBefore.IsZero() || when.Before(notBefore)) {
+			notBefore = when
+		}
+	}
+	if notBefore.IsZero() {
+		notBefore = now.Add(r.c.o.Backoff.Max)
+	}
+	r.t.next(string(ClassDegraded))
+	t := r.trace()
+	t.Outcome = ClassDegraded
+	r.c.event(Event{Kind: EventOutage, Until: &notBefore})
+	return r.end(&Response{Text: r.c.o.DegradedMessage, Degraded: true, NotBefore: notBefore}, nil, t)
+}
