@@ -169,7 +169,7 @@ func (k *call) try() {
 	var permit health.Permit
 	if k.tool != nil {
 		var ok bool
-		if permit, ok = k.tool.allow(k.probes()); !ok {
+		if permit, ok = k.tool.allow(k.probes); !ok {
 			k.mu.Unlock()
 			k.shut()
 			return

@@ -166,6 +166,8 @@ func (in *instance) verdict(err error) (state health.State, delay time.Duration,
 			return health.NeedsAuth, jitter(authRetry), true
 		case isThrottled(e):
 			return health.Throttled, max(throttleDelay(e), in.backoff.next()), true
+		case e.RetryAfter > 0:
+			return health.Down, max(e.RetryAfter, in.backoff.next()), true
 		}
 	}
 	if in.fastExits >= crashLoopAt {

@@ -78,8 +78,8 @@ func (c BreakerConfig) over(up BreakerConfig) BreakerConfig {
 
 // allow admits a call of a client. A tool that is probed is tried by its probes
 // alone while it is broken.
-func (t *toolGuard) allow(probes bool) (health.Permit, bool) {
-	if probes && !t.breaker.Closed() {
+func (t *toolGuard) allow(probes func() bool) (health.Permit, bool) {
+	if !t.breaker.Closed() && probes() {
 		return health.Permit{}, false
 	}
 	return t.breaker.Allow()

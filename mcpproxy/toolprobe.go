@@ -82,19 +82,24 @@ func (t *toolGuard) due(every time.Duration) bool {
 
 // probes tells whether the tool can be called by itself.
 func (g *guard) probes(t *toolGuard) bool {
-	return t.cfg.Probe != nil || !g.cfg.Probe.NoAuto && g.harmless(t.name)
+	return g.probesAs(t, g.definition(t.name))
+}
+
+func (g *guard) probesAs(t *toolGuard, definition []byte) bool {
+	return t.cfg.Probe != nil || !g.cfg.Probe.NoAuto && !g.cfg.DistrustHints && harmless(definition)
 }
 
 // probes tells the same of the tool of the call.
-func (k *call) probes() bool { return k.up.guard.probes(k.tool) }
+func (k *call) probes() bool {
+	return k.entry != nil && k.up.guard.probesAs(k.tool, k.entry.raw)
+}
 
 // listed tells whether the upstream still offers a tool.
 func (g *guard) listed(tool string) bool { return g.definition(tool) != nil }
 
 // harmless tells whether a tool is read-only and needs no arguments.
-func (g *guard) harmless(tool string) bool {
-	raw := g.definition(tool)
-	if raw == nil || g.cfg.DistrustHints || !hinted(wire.Get(raw, "annotations"), "readOnlyHint") {
+func harmless(raw []byte) bool {
+	if raw == nil || !hinted(wire.Get(raw, "annotations"), "readOnlyHint") {
 		return false
 	}
 	required := wire.Get(wire.Get(raw, "inputSchema"), "required")

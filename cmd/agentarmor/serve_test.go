@@ -144,6 +144,27 @@ mcpServers:
 	}
 }
 
+// A watch hears of changes from the endpoint, and its session leaves nothing behind.
+func TestStatusIsFollowed(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	t.Run("", func(t *testing.T) {
+		config := filepath.Join(t.TempDir(), "c.yaml")
+		write(t, config, "mcpServers: {gone: {command: /nonexistent/server, probe: {every_down: 1s}}}")
+		_, url := serveHTTP(t, config)
+		r := &statusReader{url: url}
+		defer r.close()
+		changed := make(chan struct{}, 1)
+		if _, err := r.read(t.Context(), changed); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-changed:
+		case <-time.After(30 * time.Second):
+			t.Error("nobody told that the server was tried again")
+		}
+	})
+}
+
 func TestReport(t *testing.T) {
 	for _, c := range []struct {
 		err  error
