@@ -179,6 +179,23 @@ func TestErrors(t *testing.T) {
 		t.Errorf("%q, want %q", err, want)
 	}
 
+	// A wrong key is an error, also while it is remembered; beside an outage it is none.
+	noKey := llm.Step{Status: 401, Body: `{"error":{"message":"Invalid API Key"}}`}
+	locked := chain(t, llm.Options{}, llm.NewFake("gemini", noKey))
+	for _, want := range []string{"gemini:auth", "gemini:auth"} {
+		_, err := locked.Complete(t.Context(), llm.Prompt("hi"))
+		e, ok := errors.AsType[*llm.Error](err)
+		if !ok || story(e.Trace) != want || err.Error() != "llm: gemini: auth (HTTP 401): Invalid API Key" {
+			t.Errorf("%v", err)
+		}
+	}
+	half := chain(t, llm.Options{Queue: llm.Queue{Size: -1}}, llm.NewFake("gemini", noKey), llm.NewFake("groq", llm.Step{Status: 429, Header: retryAfter("90")}))
+	for range 2 {
+		if resp, err := half.Complete(t.Context(), llm.Prompt("hi")); err != nil || !resp.Degraded {
+			t.Errorf("%+v, %v", resp, err)
+		}
+	}
+
 	_, err = chain(t, llm.Options{}).Complete(t.Context(), llm.Prompt("hi"))
 	if e, ok := errors.AsType[*llm.Error](err); !ok || e.Class != llm.ClassNone || !strings.Contains(e.Message, "GEMINI_API_KEY") {
 		t.Errorf("an empty chain: %v", err)
@@ -227,9 +244,9 @@ func TestCancel(t *testing.T) {
 					if d := time.Since(left); d > 50*time.Millisecond {
 						t.Errorf("returned %s after the caller had left", d)
 					}
-					for _, p := range c.Status().Providers {
+					for name, p := range c.Status().Providers {
 						if step.Hang && p.Breaker.ConsecutiveFailures != 0 {
-							t.Errorf("%s is blamed for a caller that left", p.Name)
+							t.Errorf("%s is blamed for a caller that left", name)
 						}
 					}
 				})
@@ -267,7 +284,7 @@ func TestShortBudgetLeavesRoom(t *testing.T) {
 		if err != nil || story(resp.Trace) != "gemini:timeout groq:ok" {
 			t.Fatalf("%v, %v", resp, err)
 		}
-		if n := c.Status().Providers[0].Breaker.ConsecutiveFailures; n != 0 {
+		if n := c.Status().Providers["gemini"].Breaker.ConsecutiveFailures; n != 0 {
 			t.Errorf("%d failures for a caller in a hurry", n)
 		}
 	})

@@ -32,28 +32,28 @@ type meaning struct {
 	retry   bool           // the same entry may be asked again
 	breaker health.Verdict // what it says about whether the provider works
 	bad     bool           // counts as an error in the window of the health strategy
-	fault   bool           // not the request's: asking later may help
+	outage  bool           // asking later may help
 }
 
 // classes is the table of everything a class means to the chain.
 var classes = map[Class]meaning{
 	ClassOK:         {breaker: health.Success},
-	ClassOverloaded: {retry: true, breaker: health.Failure, bad: true, fault: true},
-	ClassThrottled:  {retry: true, breaker: health.Neutral, bad: true, fault: true},
-	ClassTimeout:    {retry: true, breaker: health.Failure, bad: true, fault: true},
-	ClassLost:       {retry: true, breaker: health.Failure, bad: true, fault: true},
-	ClassNotSent:    {retry: true, breaker: health.Failure, bad: true, fault: true},
-	ClassMalformed:  {breaker: health.Failure, bad: true, fault: true},
-	ClassQuota:      {breaker: health.Neutral, bad: true, fault: true},
-	ClassAuth:       {breaker: health.Neutral, bad: true, fault: true},
-	ClassGone:       {breaker: health.Neutral, fault: true},
+	ClassOverloaded: {retry: true, breaker: health.Failure, bad: true, outage: true},
+	ClassThrottled:  {retry: true, breaker: health.Neutral, bad: true, outage: true},
+	ClassTimeout:    {retry: true, breaker: health.Failure, bad: true, outage: true},
+	ClassLost:       {retry: true, breaker: health.Failure, bad: true, outage: true},
+	ClassNotSent:    {retry: true, breaker: health.Failure, bad: true, outage: true},
+	ClassMalformed:  {breaker: health.Failure, bad: true, outage: true},
+	ClassQuota:      {breaker: health.Neutral, bad: true, outage: true},
+	ClassAuth:       {breaker: health.Neutral, bad: true},
+	ClassGone:       {breaker: health.Neutral},
 	ClassRejected:   {breaker: health.Success},
 	ClassEmpty:      {breaker: health.Neutral, bad: true},
 	ClassBlocked:    {breaker: health.Success},
 	ClassCut:        {breaker: health.Success},
 	ClassSchema:     {breaker: health.Neutral, bad: true},
 	ClassCancelled:  {breaker: health.Neutral},
-	ClassBudget:     {breaker: health.Neutral, fault: true},
+	ClassBudget:     {breaker: health.Neutral, outage: true},
 }
 
 // Transient tells whether the same entry may be asked again after this class.

@@ -2,7 +2,6 @@ package llm
 
 import (
 	"cmp"
-	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -28,10 +27,10 @@ type entry struct {
 	gate    gate
 	limits  limiter
 
-	mu      sync.Mutex
-	rest    Skip // why it is left alone until then
-	until   time.Time
-	lastErr string
+	mu    sync.Mutex
+	rest  Skip // why it is left alone until then
+	until time.Time
+	last  *Error
 }
 
 const (
@@ -144,7 +143,7 @@ func (e *entry) failed(now time.Time, err *Error, backoff time.Duration) (rested
 	why, d := coolDown(err, backoff)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.lastErr = strings.TrimPrefix(err.Error(), "llm: ")
+	e.last = &Error{Class: err.Class, Provider: err.Provider, Status: err.Status, Code: err.Code, Message: err.Message}
 	if until := now.Add(d); d > 0 && until.After(e.until) {
 		if e.rest != why || !e.until.After(now) {
 			rested = why
@@ -152,4 +151,14 @@ func (e *entry) failed(now time.Time, err *Error, backoff time.Duration) (rested
 		e.rest, e.until = why, until
 	}
 	return rested
+}
+
+// resting returns the error of a call that does not ask the entry because of
+// an earlier failure.
+func (e *entry) resting(why Skip) *Error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	err := new(*e.last)
+	err.Class, err.RetryAfter = Class(why), -1
+	return err
 }

@@ -40,7 +40,7 @@ type exchange struct {
 
 // The bounds of an exchange.
 const (
-	maxAnswer     = 32 << 20    // bytes of a good answer
+	maxAnswer     = 16 << 20    // bytes of a good answer
 	errorBodyTime = time.Second // for the body of an error; its status says enough
 	drainTime     = 20 * time.Millisecond
 	longest       = 10 * time.Minute // of a call without a deadline

@@ -209,7 +209,7 @@ func geminiParts(m Message) ([]genai.Part, error) {
 		case m.Role != RoleUser:
 			return nil, errors.New("only a user can show images")
 		case len(p.Image.Data) == 0:
-			return nil, errors.New("Gemini's library takes images as data only, not by address")
+			return nil, errors.New("it has an image by address: only inline data can be sent")
 		default:
 			parts = append(parts, genai.Blob{MIMEType: p.Image.mimeType(), Data: p.Image.Data})
 		}

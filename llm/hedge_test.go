@@ -41,9 +41,9 @@ func TestHedge(t *testing.T) {
 						t.Error("a lost request goes on")
 					}
 				}
-				for _, p := range c.Status().Providers {
+				for name, p := range c.Status().Providers {
 					if p.Breaker.ConsecutiveFailures > 0 && tt.first.Status+tt.second.Status == 0 {
-						t.Errorf("%s is blamed for being slower", p.Name)
+						t.Errorf("%s is blamed for being slower", name)
 					}
 				}
 			})

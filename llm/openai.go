@@ -207,7 +207,7 @@ func (p *openAI) request(r *Request) (*openai.ChatCompletionRequest, error) {
 	if completionTokens(p.options.Model) {
 		ask.MaxCompletionTokens = r.MaxTokens
 	} else {
-		ask.MaxTokens = r.MaxTokens
+		ask.MaxTokens = r.MaxTokens //lint:ignore SA1019 all that many servers know
 	}
 	for i, m := range r.Messages {
 		one, err := openAIMessage(m)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -340,11 +341,11 @@ func TestNothingLeaks(t *testing.T) {
 func TestConnectionsAreUsedAgain(t *testing.T) {
 	both(t, func(t *testing.T, a api) {
 		s := a.fake(fakellm.Options{})
-		opened := 0
+		var opened atomic.Int32
 		ts := httptest.NewUnstartedServer(s)
 		ts.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 			if state == http.StateNew {
-				opened++
+				opened.Add(1)
 			}
 		}
 		ts.Start()
@@ -360,8 +361,8 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if opened != 1 {
-			t.Errorf("%d connections for 6 requests", opened)
+		if n := opened.Load(); n != 1 {
+			t.Errorf("%d connections for 6 requests", n)
 		}
 	})
 }

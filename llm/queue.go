@@ -93,7 +93,8 @@ func (r *run) leaveQueue() {
 	}
 }
 
-// giveUp ends a call that no entry has answered.
+// giveUp ends a call that no entry has answered: with the apology if asking
+// later may help, with the first entry's reason if not.
 func (r *run) giveUp() (*Response, error) {
 	if r.caller.Err() != nil {
 		return r.failed(&Error{
@@ -104,25 +105,25 @@ func (r *run) giveUp() (*Response, error) {
 		return r.answered(r.cut)
 	}
 	now := time.Now()
-	outage, unfit, reason := false, Skip(""), (*Error)(nil)
+	outage, reason := false, (*Error)(nil)
 	for _, e := range r.order {
-		t := r.try(e)
+		err := r.try(e).err
 		switch why, _ := e.blocked(now, r.q.need); {
-		case t.err == nil && t.dead:
-			unfit = t.skipped
-		case t.err == nil, why != "", classes[t.err.Class].fault:
+		case err == nil && (why == SkipAuth || why == SkipGone):
+			err = e.resting(why)
+		case err == nil && r.try(e).dead:
+			err = newError(ClassRejected, "no model of the chain can take the request (%s)", r.try(e).skipped)
+		case err == nil, classes[err.Class].outage:
 			outage = true
-		case reason == nil:
-			reason = t.err
+		}
+		if reason == nil {
+			reason = err
 		}
 	}
-	switch {
-	case outage:
+	if outage {
 		return r.degraded(now)
-	case reason != nil:
-		return r.failed(reason)
 	}
-	return r.failed(newError(ClassRejected, "no model of the chain can take the request (%s)", unfit))
+	return r.failed(reason)
 }
 
 func (r *run) degraded(now time.Time) (*Response, error) {

@@ -304,4 +304,3 @@ func (r *run) end(resp *Response, err *Error, t *Trace) (*Response, error) {
 	resp.Trace, resp.Latency = t, time.Since(r.t.started)
 	return resp, nil
 }
-

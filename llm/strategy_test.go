@@ -179,7 +179,7 @@ func TestExhausted(t *testing.T) {
 				if got := ask(); got != "first:exhausted second:ok" {
 					t.Errorf("%s", got)
 				}
-				if s := c.Status(); s.Healthy != 1 || s.Providers[0].State != "exhausted" || s.FailoversLastHour != 1 {
+				if s := c.Status(); s.Healthy != 1 || s.Providers["first"].State != "exhausted" || s.FailoversLastHour != 1 {
 					t.Errorf("%+v", s)
 				}
 				time.Sleep(tt.recover)

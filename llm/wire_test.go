@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentarmor/agentarmor/fixtures/fakellm"
@@ -219,4 +221,67 @@ func TestKeysStaySecret(t *testing.T) {
 	if !strings.Contains(seen.String(), "[redacted]") {
 		t.Error("the echo was not heard")
 	}
+}
+
+// The libraries work in a bubble, so that days of outages can be tested.
+func TestProvidersInABubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, a := range apis {
+			s := a.fake(fakellm.Options{Reply: fakellm.Reply{Latency: time.Hour, ChunkLatency: time.Minute, Text: "a b c"}})
+			transport, done := fakellm.Pipe(s)
+			p, err := a.build(ProviderOptions{Model: "m", BaseURL: "http://fake", Transport: transport})
+			if err != nil {
+				t.Fatal(err)
+			}
+			start := time.Now()
+			if _, err := p.Generate(t.Context(), Prompt("x"), nil); err == nil {
+				t.Errorf("%s: a call without a deadline went on for an hour", a.name)
+			}
+			if took := time.Since(start); took != longest {
+				t.Errorf("%s: it took %v", a.name, took)
+			}
+			s.Script(fakellm.Reply{Latency: time.Minute, ChunkLatency: time.Minute, Text: "a b c"})
+			if _, err := p.Generate(t.Context(), Prompt("x"), func(string) {}); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(start); took < longest+3*time.Minute || took > longest+5*time.Minute { // five events are four pauses
+				t.Errorf("%s: it took %v", a.name, took)
+			}
+			done()
+		}
+	})
+}
+
+// roundTrip is a transport that answers by itself.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// Whatever a provider answers: an answer or an *Error, and never a panic.
+func FuzzAnswers(f *testing.F) {
+	for _, list := range [][]fault{geminiFaults, openAIFaults} {
+		for _, one := range list {
+			f.Add(one.status, one.body)
+			f.Add(one.status, "["+one.body+","+one.body+"]")
+			f.Add(one.status, "data: "+one.body+"\n\ndata: [DONE]\n\n")
+		}
+	}
+	f.Fuzz(func(t *testing.T, status int, body string) {
+		answer := roundTrip(func(r *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+		})
+		for _, a := range apis {
+			p, err := a.build(ProviderOptions{Model: "m", APIKey: testKey, Transport: answer})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, stream := range []bool{false, true} {
+				if resp, emitted, err := ask(t, p, Prompt("x"), stream); err == nil && stream && emitted != resp.Text {
+					t.Errorf("%s: emitted %q of %q", a.name, emitted, resp.Text)
+				} else if err != nil && (err.Class == ClassOK || err.Class == "") {
+					t.Errorf("%s: class %q", a.name, err.Class)
+				}
+			}
+		}
+	})
 }

@@ -14,7 +14,8 @@ import (
 	"testing"
 )
 
-// echoEnv makes the test binary an MCP server that echoes, the cheapest there can be.
+// echoEnv makes the test binary an MCP server that echoes, the cheapest there
+// can be, or with the value hang one that answers no call.
 const echoEnv = "AGENTARMOR_TEST_ECHO"
 
 func init() {
@@ -43,6 +44,8 @@ func echoServer(in io.Reader, out io.Writer) {
 			result = []byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"echo","version":"1"}}`)
 		case bytes.Contains(line[:min(len(line), 80)], []byte(`"tools/list"`)):
 			result = []byte(`{"tools":[{"name":"echo","inputSchema":{"type":"object"}}]}`)
+		case bytes.Contains(line[:min(len(line), 80)], []byte(`"tools/call"`)) && os.Getenv(echoEnv) == "hang":
+			continue
 		case bytes.Contains(line[:min(len(line), 80)], []byte(`"tools/call"`)):
 			text := line[bytes.Index(line, []byte(`"text":`))+7:]
 			end := bytes.IndexByte(text[1:], '"') + 2

@@ -54,9 +54,11 @@ func (b *budget) resume() {
 	}
 }
 
+// stop is final.
 func (b *budget) stop() {
 	if b.timer != nil {
 		b.timer.Stop()
+		b.timer = nil
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/agentarmor/agentarmor/health"
 	"github.com/agentarmor/agentarmor/mcpproxy/telemetry"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
@@ -47,8 +49,10 @@ type call struct {
 	maybe      bool        // one of them may have been executed
 	failure    lastFailure // of the last
 	retries    int
-	later      *time.Timer // until its turn, or the next attempt
-	questioned bool        // the upstream asked for input: nothing is made again
+	settled    bool              // its outcome ends the call
+	later      *time.Timer       // until its turn, or the next attempt
+	turn       *rate.Reservation // that it waits for
+	questioned bool              // the upstream asked for input: nothing is made again
 	fallback   *standIn
 	span       *telemetry.Span // nil: traces are off
 	attempt    *telemetry.Span // of the attempt under way
@@ -80,15 +84,19 @@ func (p *Proxy) forward(r *request, t target) {
 		r.state = state
 	}
 	k := &call{p: p, r: r, target: t, lostOK: true, start: time.Now()}
-	if !r.c.add(k) {
+	if r.method == "tools/call" {
+		k.tool = t.up.guard.tool(t.name)
+	}
+	k.trace()
+	if r.instead == nil && !r.c.add(k) { // a step's id is not the client's
+		k.span.End(health.Rejected.String(), health.Rejected.Executed(), "duplicate request id")
 		r.fail(wire.CodeInvalidRequest, "request id "+string(r.id)+" is already in use", nil)
 		return
 	}
-	k.trace()
 	in, err := p.instanceFor(r.c, k.up)
 	k.in = in
 	if err != nil {
-		k.unavailable(health.Open, err.Error(), time.Time{})
+		k.giveUp(health.Open, err.Error(), time.Time{})
 		return
 	}
 	k.mu.Lock()
@@ -165,7 +173,7 @@ func (k *call) notReady(err error) {
 // send puts the request on conn.
 func (k *call) send(conn *conn) {
 	k.mu.Lock()
-	if k.done {
+	if k.done || !k.trying { // given up while it waited
 		k.mu.Unlock()
 		return
 	}
@@ -289,14 +297,11 @@ func (k *call) endLocked() bool {
 	}
 	k.done = true
 	k.budget.stop()
-	if k.later != nil {
-		k.later.Stop()
-	}
+	k.stopWaitingLocked()
 	if k.leave != nil {
 		k.leave()
 	}
 	k.r.c.remove(k)
-	k.giveWay()
 	if s := k.fallback; s != nil {
 		k.p.work.Go(func() {
 			defer wire.OnPanic()
@@ -304,6 +309,18 @@ func (k *call) endLocked() bool {
 		})
 	}
 	return true
+}
+
+// stopWaitingLocked gives up the call's token, place and next attempt.
+func (k *call) stopWaitingLocked() {
+	if k.later != nil && k.later.Stop() {
+		k.up.guard.resumes(k)
+	}
+	if k.turn != nil {
+		k.turn.Cancel()
+		k.turn = nil
+	}
+	k.giveWay()
 }
 
 // giveWay leaves the bulkhead to the next call.
@@ -512,9 +529,10 @@ func (k *call) stopUpstream(reason string) {
 func (k *call) expire() {
 	defer wire.OnPanic()
 	k.mu.Lock()
-	spent, trying, sent, last := k.budget.spent(), k.trying, k.sent, k.failure
+	spent, trying, sent, settled, last := k.budget.spent(), k.trying, k.sent, k.settled, k.failure
 	k.mu.Unlock()
 	switch {
+	case settled: // this very moment, by who gives the outcome
 	case trying && sent:
 		k.stopUpstream("timeout after " + spent.String())
 		k.giveUp(health.Timeout, "timeout after "+spent.String(), time.Time{})

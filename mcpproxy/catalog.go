@@ -44,14 +44,17 @@ type entry struct {
 
 	params     []paramHeader // tools: arguments that HTTP headers repeat
 	legacyOnly string        // tools: why 2026-07-28 clients do not see it, "" if they do
+	hidden     bool          // tools: known by name, but in no list
 }
 
 // source is one upstream as the catalog sees it.
 type source struct {
 	name, prefix string
-	allow, deny  []string // patterns of original tool names
-	list         *listing // live or remembered, nil if there is none
-	ready        bool     // list is what it offers now; without a list: nothing, as if it were disabled
+	allow, deny  []string          // patterns of original tool names
+	list         *listing          // live or remembered, nil if there is none
+	ready        bool              // list is what it offers now; without a list: nothing, as if it were disabled
+	hidden       bool              // its tools are in no list
+	suspects     map[string]string // tools that are in no list, with the reason
 }
 
 // silent tells whether the upstream offers nothing and will not.
@@ -176,7 +179,7 @@ func (c *catalog) render(kind listKind, v view) []byte {
 	out = append(append(append(out, '"'), kindTable[kind].member...), `":[`...)
 	first := true
 	for _, e := range c.entries[kind] {
-		if v.modern && e.legacyOnly != "" {
+		if e.hidden || v.modern && e.legacyOnly != "" {
 			continue
 		}
 		if !first {

@@ -10,22 +10,22 @@ import (
 
 const (
 	listCoalesce   = 50 * time.Millisecond // of list_changed
-	statusCoalesce = time.Second           // of resources/updated for our own
+	updateCoalesce = time.Second           // of resources/updated for our own
 )
 
-// changes tells clients about changed lists and status, at most once per
-// period: it compares what was last told with what is now.
+// changes tells clients about changed lists and resources of our own, at most
+// once per period: it compares what was last told with what is now.
 type changes struct {
 	p *Proxy
 
-	mu       sync.Mutex
-	told     [kinds][]byte // the lists as clients were last told of
-	force    kindSet
-	lists    *time.Timer
-	statuses *time.Timer
-	dirty    map[string]bool // upstreams whose status changed
-	closed   bool
-	running  sync.WaitGroup
+	mu      sync.Mutex
+	told    [kinds][]byte // the lists as clients were last told of
+	force   kindSet
+	lists   *time.Timer
+	updates *time.Timer
+	dirty   map[string]bool // our own resources that have changed
+	closed  bool
+	running sync.WaitGroup
 }
 
 // init takes the first catalog as what every client knows.
@@ -87,39 +87,41 @@ func (c *changes) begin() bool {
 	return true
 }
 
-// status tells subscribers of our status resources, at most once a second.
-func (c *changes) status(upstream string) {
+// status tells subscribers that the status of an upstream has changed.
+func (c *changes) status(upstream string) { c.updated(statusURI, statusURI+"/"+upstream) }
+
+// updated tells subscribers of our own resources that they have changed, at
+// most once a second.
+func (c *changes) updated(uris ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.dirty[upstream] = true
-	if c.statuses == nil && !c.closed {
-		c.statuses = time.AfterFunc(statusCoalesce, c.tellStatus)
+	for _, uri := range uris {
+		c.dirty[uri] = true
+	}
+	if c.updates == nil && !c.closed {
+		c.updates = time.AfterFunc(updateCoalesce, c.tellUpdates)
 	}
 }
 
-func (c *changes) tellStatus() {
+func (c *changes) tellUpdates() {
 	defer wire.OnPanic()
 	c.mu.Lock()
-	c.statuses = nil
+	c.updates = nil
 	dirty := c.dirty
 	c.dirty = map[string]bool{}
 	if !c.begin() {
 		return
 	}
 	defer c.running.Done()
-	tell := func(uri string) {
+	for _, uri := range sortedKeys(dirty) {
 		c.p.tellUpdated("", uri, uriData(wire.AppendString(nil, uri)), func(*client) bool { return true })
-	}
-	tell(statusURI)
-	for _, name := range sortedKeys(dirty) {
-		tell(statusURI + "/" + name)
 	}
 }
 
 func (c *changes) close() {
 	c.mu.Lock()
 	c.closed = true
-	for _, t := range []*time.Timer{c.lists, c.statuses} {
+	for _, t := range []*time.Timer{c.lists, c.updates} {
 		if t != nil {
 			t.Stop()
 		}

@@ -36,9 +36,10 @@ type UpstreamCheck struct {
 	Resources int `json:"resources"`
 	Templates int `json:"templates"`
 
-	Renamed     []Renamed         `json:"renamed"`     // beyond the prefix
-	Quarantined map[string]string `json:"quarantined"` // what is not listed, with the reason
-	Findings    []Finding         `json:"findings"`    // of Lint
+	Renamed     []Renamed         `json:"renamed"`            // beyond the prefix
+	Quarantined map[string]string `json:"quarantined"`        // what is not listed, with the reason
+	Findings    []Finding         `json:"findings"`           // of Lint
+	Accepted    map[string]string `json:"accepted,omitempty"` // tools whose definition was another one, with the difference
 	Stderr      []string          `json:"stderr,omitempty"`
 }
 
@@ -140,6 +141,9 @@ func (up *upstream) check(cat *catalog, took time.Duration) UpstreamCheck {
 		Renamed: []Renamed{}, Findings: []Finding{}, Quarantined: map[string]string{},
 	}
 	maps.Copy(u.Quarantined, cat.quarantined[up.cfg.Name])
+	up.mu.Lock()
+	u.Accepted = maps.Clone(up.pins.accepted)
+	up.mu.Unlock()
 	if !u.OK() {
 		u.Stderr = s.Stderr
 		return u

@@ -20,7 +20,12 @@
 //
 // route.go decides who answers a method, own.go answers what is ours,
 // catalog.go and names.go hold the merged lists, call.go is one request on its
-// way there and back, guard.go its budget and the answer when there is none.
+// way there and back. guard.go says in which order a call passes what protects
+// its upstream and itself: budget.go, bulkhead.go, toolguard.go (the breaker of a
+// tool), retry.go and fallback.go; answer.go is what AgentArmor says where
+// there is no answer. plane.go (the breaker of a server) and toolprobe.go probe.
+// pins.go compares definitions with those first seen, observe.go feeds metrics,
+// traces and events, transition.go tells of changes.
 // ask.go brings a question of a server (sampling, elicitation, roots) to the client whose
 // call caused it, mrtr.go maps such questions between the generations,
 // subs.go and changes.go tell who subscribed. instance.go and the files around
@@ -36,6 +41,12 @@
 // know (resultType; ttlMs and cacheScope of resources/read; -32002 is -32602).
 // A call's notifications leave before its response and in order. A question
 // never reaches a client that did not cause it.
+//
+// Where AgentArmor acts it says so: a call that was not served, or was retried,
+// or is answered from elsewhere has _meta["agentarmor/call"] with the upstream, the
+// outcome (package health), whether it was executed, the reason and when to try
+// again. What may have been executed is sent again only if it is idempotent. One
+// upstream never waits for another.
 //
 // # One call on every hop
 //

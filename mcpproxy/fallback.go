@@ -1,9 +1,7 @@
 package mcpproxy
 
 import (
-	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/agentarmor/agentarmor/health"
@@ -28,23 +26,21 @@ type standIn struct {
 	gone  bool   // the call has ended
 }
 
-// lastStandIn numbers the requests that are made instead of others.
-var lastStandIn atomic.Uint64
-
-// standIn tries the fallbacks of the call; false: there are none, or they were
-// tried already.
+// standIn tries the fallbacks of the call, unless that or something else has
+// ended it; false: there are none.
 func (k *call) standIn(class health.Class, reason string, retryAt time.Time) bool {
 	if k.tool == nil || len(k.tool.cfg.Fallback) == 0 || k.r.instead != nil || class == health.Cancelled {
 		return false
 	}
 	s := &standIn{k: k, class: class, steps: k.tool.cfg.Fallback, account: k.account(class, reason, retryAt)}
 	k.mu.Lock()
-	if k.done || k.fallback != nil || k.parked != nil {
-		k.mu.Unlock()
-		return false
+	if k.overLocked() || k.parked != nil {
+		defer k.mu.Unlock()
+		return k.overLocked()
 	}
 	k.fallback = s
 	k.budget.stop() // each step has its own
+	k.stopWaitingLocked()
 	k.mu.Unlock()
 	s.next()
 	return true
@@ -56,12 +52,13 @@ func (s *standIn) next() {
 	for len(s.steps) > 0 {
 		step := s.steps[0]
 		s.steps = s.steps[1:]
+		s.account.tool = ""
 		switch {
 		case step.Result != nil:
 			s.account.from = "result"
 			s.answer(fixedResult(step.Result))
 			return
-		case step.Cached > 0 && k.idempotent():
+		case step.Cached > 0 && k.repeatable():
 			if result, age, ok := k.up.guard.results.get(k.resultKey(), step.Cached); ok {
 				s.account.from, s.account.age = "cached", age
 				s.answer(result)
@@ -137,8 +134,8 @@ func (s *standIn) call(step FallbackStep) bool {
 	}
 	s.account.from, s.account.tool = "tool", e.exposed
 	r := &request{
-		c: k.r.c, st: s, id: wire.AppendString(nil, "agentarmor-"+strconv.FormatUint(lastStandIn.Add(1), 10)),
-		method: "tools/call", instead: s, params: standInParams(e.exposed, args, k.r.meta),
+		c: k.r.c, st: s, id: []byte(`"step"`), method: "tools/call", instead: s,
+		params: standInParams(e.exposed, args, k.r.meta),
 	}
 	r.read()
 	r.modern = k.r.modern
@@ -165,12 +162,28 @@ func (s *standIn) Send(raw []byte, more bool) error { return s.k.request().st.Se
 // Answer takes the outcome of the step: a good result is the call's.
 func (s *standIn) Answer(raw []byte, _ bool) error {
 	m, err := wire.Parse(raw)
-	if err != nil || m.Result == nil || isError(m.Result) || asksInput(m.Result) {
-		s.next()
+	if err == nil && m.Result != nil && !isError(m.Result) && !asksInput(m.Result) {
+		s.answer(m.Result)
 		return nil
 	}
-	s.answer(m.Result)
+	if mayBeDone(m) {
+		s.account.executed = "maybe"
+		s.k.mu.Lock()
+		s.k.maybe = true
+		s.k.mu.Unlock()
+	}
+	s.next()
 	return nil
+}
+
+// mayBeDone tells whether a step that failed may have had its effect after all.
+func mayBeDone(m wire.Message) bool {
+	if m.Error != nil {
+		class, _ := classOf(m)
+		return class.Executed() == "maybe"
+	}
+	executed, _ := wire.String(wire.Get(wire.Get(wire.Get(m.Result, "_meta"), "agentarmor/call"), "executed"))
+	return executed == "maybe"
 }
 
 // Drop is the end of a step that was cancelled with its call.
@@ -205,11 +218,10 @@ func asksInput(result []byte) bool {
 
 // reuse answers a call with a result that is fresh enough, if there is one.
 func (k *call) reuse() bool {
-	fresh := k.tool.cfg.Cache
-	if fresh <= 0 || !k.idempotent() {
+	if k.tool == nil || k.tool.cfg.Cache <= 0 || !k.repeatable() {
 		return false
 	}
-	result, age, ok := k.up.guard.results.get(k.resultKey(), fresh)
+	result, age, ok := k.up.guard.results.get(k.resultKey(), k.tool.cfg.Cache)
 	if !ok {
 		return false
 	}
@@ -223,10 +235,15 @@ func (k *call) reuse() bool {
 
 // keep stores a good result where a later call may need it.
 func (k *call) keep(result []byte) {
-	if k.tool == nil || k.tool.keepFor() <= 0 || !k.idempotent() || k.questioned {
-		return
+	if k.tool != nil && k.tool.keepFor() > 0 && k.repeatable() {
+		k.up.guard.results.put(k.resultKey(), result)
 	}
-	k.up.guard.results.put(k.resultKey(), result)
+}
+
+// repeatable tells whether the same call can be expected to have the same
+// result: nothing changes by it, and nobody was asked anything meanwhile.
+func (k *call) repeatable() bool {
+	return k.idempotent() && !k.questioned && k.r.state == nil && k.r.responses == nil
 }
 
 // keepFor is how long results of the tool may be of use.

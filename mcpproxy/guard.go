@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentarmor/agentarmor/health"
 	"github.com/agentarmor/agentarmor/mcpproxy/telemetry"
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
 // guard protects one upstream from its callers and them from it. A call
@@ -44,8 +45,10 @@ type guard struct {
 	results *results
 	others  *telemetry.CallMetrics // of methods other than tools/call
 
-	mu    sync.Mutex
-	tools map[string]*toolGuard // by original name
+	mu      sync.Mutex
+	tools   map[string]*toolGuard // by original name
+	pausing map[*call]bool        // calls that wait for a token or their next attempt
+	closed  bool
 }
 
 func newGuard(p *Proxy, up *upstream) *guard {
@@ -54,6 +57,7 @@ func newGuard(p *Proxy, up *upstream) *guard {
 		p: p, up: up, cfg: cfg, retries: newRetryBudget(cfg.Retry.budget()),
 		places:  bulkhead{limit: cfg.concurrency(), room: orNil(cfg.Queue, 64)},
 		tools:   map[string]*toolGuard{},
+		pausing: map[*call]bool{},
 		results: newResults(maxResults, maxResultBytes),
 		others:  p.metrics.Call(cfg.Name, ""),
 	}
@@ -75,31 +79,100 @@ const (
 func (k *call) admit() {
 	g := k.up.guard
 	g.retries.earn()
-	if k.r.method == "tools/call" {
-		k.tool = g.tool(k.name)
-		if k.reuse() || k.refused() {
-			return
-		}
+	if k.reuse() || k.refused() {
+		return
 	}
-	wait := time.Duration(0)
-	if g.rate != nil {
-		turn := g.rate.Reserve()
-		if wait = turn.Delay(); wait >= k.rest() {
-			turn.Cancel()
-			k.busy(fmt.Sprintf("its rate limit of %s is used up", g.cfg.RateLimit), wait)
-			return
-		}
-	}
-	if wait == 0 {
+	if g.rate == nil {
 		k.enter()
 		return
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.done {
-		k.later = time.AfterFunc(wait, k.enter)
+	turn := g.rate.Reserve()
+	switch wait := turn.Delay(); {
+	case wait >= k.rest():
+		turn.Cancel()
+		k.busy(fmt.Sprintf("its rate limit of %s is used up", g.cfg.RateLimit), wait)
+	case wait == 0:
+		k.enter()
+	case !k.await(turn, wait):
+		k.upstreamGone()
 	}
 }
+
+// await lets a call wait for its token; false: its upstream is gone.
+func (k *call) await(turn *rate.Reservation, wait time.Duration) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.overLocked() {
+		turn.Cancel()
+		return true
+	}
+	k.turn = turn
+	return k.afterLocked(wait, k.enter)
+}
+
+// afterLocked goes on with f after a while, unless the call ends before; false:
+// its upstream is gone.
+func (k *call) afterLocked(wait time.Duration, f func()) bool {
+	g := k.up.guard
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return false
+	}
+	g.pausing[k] = true
+	k.later = time.AfterFunc(wait, func() {
+		defer wire.OnPanic()
+		if g.resumes(k) {
+			f()
+		}
+	})
+	return true
+}
+
+// resumes ends a pause of k; false: it was ended by close.
+func (g *guard) resumes(k *call) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	was := g.pausing[k]
+	delete(g.pausing, k)
+	return was
+}
+
+// waiting tells whether calls wait that are not under way.
+func (g *guard) waiting() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, queued := g.places.load()
+	return queued > 0 || len(g.pausing) > 0
+}
+
+// close gives up the calls that wait for a token or their next attempt, once
+// the upstream is stopped. Those in the queue find that themselves.
+func (g *guard) close() {
+	g.mu.Lock()
+	g.closed = true
+	calls := g.pausing
+	g.pausing = map[*call]bool{}
+	g.mu.Unlock()
+	for k := range calls {
+		k.upstreamGone()
+	}
+}
+
+// upstreamGone gives up a call whose upstream was removed before its turn.
+func (k *call) upstreamGone() {
+	k.mu.Lock()
+	last := k.failure
+	k.mu.Unlock()
+	if last.reason == "" {
+		last = lastFailure{health.NotSent, "it has been stopped"}
+	}
+	k.giveUp(last.class, last.reason, time.Time{})
+}
+
+// overLocked tells that no attempt is to follow: the call has ended, or what
+// stands in for it is tried.
+func (k *call) overLocked() bool { return k.done || k.fallback != nil }
 
 func (r Rate) String() string {
 	unit := map[time.Duration]string{time.Second: "s", time.Minute: "m", time.Hour: "h"}[r.Per]
@@ -110,10 +183,11 @@ func (r Rate) String() string {
 func (k *call) enter() {
 	g := k.up.guard
 	k.mu.Lock()
-	if k.done {
+	if k.overLocked() {
 		k.mu.Unlock()
 		return
 	}
+	k.turn = nil // the token is spent
 	at := g.places.enter(k)
 	k.mu.Unlock()
 	switch at {
@@ -137,9 +211,13 @@ func (k *call) busy(why string, wait time.Duration) {
 	k.giveUp(health.Open, "it is busy: "+why, time.Now().Add(wait))
 }
 
-// refused answers a call whose tool's breaker is open.
+// refused answers a call that an open breaker does not let pass.
 func (k *call) refused() bool {
-	if k.tool.breaker.Closed() {
+	if shut := k.in.shut(); shut != nil {
+		k.giveUp(health.Open, shut.Error(), shut.retryAt)
+		return true
+	}
+	if k.tool == nil || k.tool.breaker.Closed() {
 		return false
 	}
 	until := k.tool.breaker.Until()
@@ -161,19 +239,19 @@ func later(a, b time.Time) time.Time {
 
 // try makes an attempt.
 func (k *call) try() {
-	k.mu.Lock()
-	if k.done {
-		k.mu.Unlock()
-		return
-	}
 	var permit health.Permit
 	if k.tool != nil {
 		var ok bool
 		if permit, ok = k.tool.allow(k.probes); !ok {
-			k.mu.Unlock()
 			k.shut()
 			return
 		}
+	}
+	k.mu.Lock()
+	if k.overLocked() {
+		k.mu.Unlock()
+		permit.Done(health.Neutral)
+		return
 	}
 	k.permit, k.trying, k.sent, k.conn = permit, true, false, nil
 	k.began = time.Now()
@@ -218,7 +296,7 @@ func (k *call) settle(class health.Class, code int, reason string) {
 		k.mu.Unlock()
 		return
 	}
-	k.trying = false
+	k.trying, k.settled = false, class.Retry() == health.Never
 	permit, began, sent, attempt := k.permit, k.began, k.sent, k.attempt
 	k.permit = health.Permit{}
 	if class != health.OK && class != health.ToolError {

@@ -22,6 +22,10 @@ type listing struct {
 	Instructions string
 	Protocol     string          // negotiated revision, remembered as the era to try first
 	Capabilities json.RawMessage // the server's, nil if unknown
+
+	// Pins are the definitions that were accepted of tools which are listed
+	// otherwise, or not at all; only [memory] has them.
+	Pins []json.RawMessage
 }
 
 // entries is where the listing holds one kind.

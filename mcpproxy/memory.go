@@ -35,6 +35,10 @@ import (
 //	capabilities {…}
 //	tool {…}
 //	…
+//	pin {…}
+//
+// A pin is the definition that was accepted of a tool which is listed
+// otherwise, or not at all.
 type memory struct {
 	dir string // of the files
 	key []byte
@@ -83,6 +87,33 @@ func (m *memory) load(u *UpstreamConfig) *listing {
 	if m == nil {
 		return nil
 	}
+	if body := m.read(u); bytes.HasPrefix(body, []byte("head ")) {
+		return decodeListing(body)
+	}
+	return nil
+}
+
+// known returns the definitions that were accepted of the tools of u, by name.
+func (m *memory) known(u *UpstreamConfig) map[string]json.RawMessage {
+	if m == nil {
+		return nil
+	}
+	l := decodeListing(m.read(u))
+	if l == nil {
+		return nil
+	}
+	return l.known()
+}
+
+// known are the definitions that were accepted, by the name of the tool.
+func (l *listing) known() map[string]json.RawMessage {
+	known := definitions(l.Tools)
+	maps.Copy(known, definitions(l.Pins))
+	return known
+}
+
+// read returns what is remembered of u, nil if there is nothing or it is broken.
+func (m *memory) read(u *UpstreamConfig) []byte {
 	b, err := os.ReadFile(m.file(u))
 	if err != nil {
 		return nil
@@ -92,10 +123,11 @@ func (m *memory) load(u *UpstreamConfig) *listing {
 	if !ok || !hmac.Equal(sum, m.sum(body)) {
 		return nil
 	}
-	return decodeListing(body)
+	return body
 }
 
-// save remembers l as the listing of u.
+// save remembers l as the listing of u. Of one that says a secret no more is
+// kept than what is known of its tools.
 func (m *memory) save(u *UpstreamConfig, l *listing) error {
 	if m == nil {
 		return nil
@@ -104,12 +136,33 @@ func (m *memory) save(u *UpstreamConfig, l *listing) error {
 	if err != nil {
 		return err
 	}
-	if says(body, u) {
-		_ = os.Remove(m.file(u))
-		return errSaysSecret
+	secret := says(body, u)
+	if secret {
+		body = encodePins(l.known(), u)
 	}
 	head := append(append([]byte(memoryMagic), m.sum(body)...), '\n')
-	return writeFile(m.file(u), append(head, body...), os.Rename)
+	if err := writeFile(m.file(u), append(head, body...), os.Rename); err != nil || !secret {
+		return err
+	}
+	return errSaysSecret
+}
+
+// encodePins writes definitions alone, but for those that say a secret of u.
+func encodePins(known map[string]json.RawMessage, u *UpstreamConfig) []byte {
+	var b bytes.Buffer
+	for _, name := range sortedKeys(known) {
+		if !says(known[name], u) {
+			writeLine(&b, "pin", known[name])
+		}
+	}
+	return b.Bytes()
+}
+
+func writeLine(b *bytes.Buffer, what string, raw []byte) {
+	b.WriteString(what + " ")
+	// Between tokens, where alone one may stand, a line break is a space.
+	b.Write(bytes.ReplaceAll(raw, []byte("\n"), []byte(" ")))
+	b.WriteByte('\n')
 }
 
 // file names the file of u after everything that decides what u offers.
@@ -150,23 +203,20 @@ func encodeListing(l *listing) ([]byte, error) {
 		return nil, err
 	}
 	var b bytes.Buffer
-	line := func(what string, raw []byte) {
-		b.WriteString(what + " ")
-		// Between tokens, where alone one may stand, a line break is a space.
-		b.Write(bytes.ReplaceAll(raw, []byte("\n"), []byte(" ")))
-		b.WriteByte('\n')
-	}
-	line("head", head)
+	writeLine(&b, "head", head)
 	if l.Server != nil {
-		line("server", l.Server)
+		writeLine(&b, "server", l.Server)
 	}
 	if l.Capabilities != nil {
-		line("capabilities", l.Capabilities)
+		writeLine(&b, "capabilities", l.Capabilities)
 	}
 	for k := range kinds {
 		for _, raw := range *l.entries(k) {
-			line(k.String(), raw)
+			writeLine(&b, k.String(), raw)
 		}
+	}
+	for _, raw := range l.Pins {
+		writeLine(&b, "pin", raw)
 	}
 	return b.Bytes(), nil
 }
@@ -187,6 +237,8 @@ func decodeListing(body []byte) *listing {
 			l.Server = raw
 		case "capabilities":
 			l.Capabilities = raw
+		case "pin":
+			l.Pins = append(l.Pins, raw)
 		default:
 			k := slices.IndexFunc(kindTable[:], func(row kindRow) bool { return row.noun == string(what) })
 			if k < 0 {

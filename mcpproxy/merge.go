@@ -74,9 +74,17 @@ func (c *catalog) addNamed(s *source, listed *[kinds][]*entry) {
 	}
 	found := slices.DeleteFunc(c.read(tools, s, s.list.Tools), func(e *entry) bool { return !s.allowed(e.original) })
 	for _, e := range found {
+		reason, suspect := s.suspects[e.original]
+		if suspect {
+			c.quarantine(s.name, e.original, reason)
+		}
+		e.hidden = s.hidden || suspect
 		var err error
 		if e.params, err = readParamHeaders(e.raw); err != nil {
 			e.legacyOnly = err.Error()
+			if suspect {
+				continue
+			}
 			c.quarantine(s.name, e.original, "not listed to 2026-07-28 clients: "+e.legacyOnly)
 		}
 	}

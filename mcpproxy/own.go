@@ -8,19 +8,31 @@ import (
 	"time"
 
 	"github.com/agentarmor/agentarmor/mcpproxy/builtin"
+	"github.com/agentarmor/agentarmor/mcpproxy/event"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
-const statusURI = builtin.StatusURI
+const (
+	statusURI = builtin.StatusURI
+	eventsURI = builtin.EventsURI
+)
 
 // makeOwn builds what AgentArmor answers itself, and cuts its list entries once.
 func (p *Proxy) makeOwn() {
-	p.own = builtin.New(p.cfg.Version, builtin.Source{Status: func() any { return p.Status() }, Upstream: p.upstreamStatus})
+	src := builtin.Source{Status: func() any { return p.Status() }, Upstream: p.upstreamStatus, Events: p.recentEvents}
+	for _, kind := range event.Kinds {
+		src.EventKinds = append(src.EventKinds, string(kind))
+	}
+	p.own = builtin.New(p.cfg.Version, src)
 	p.ownList = ownEntries{
 		tools:     p.ownEntries("tools/list", "tools"),
 		resources: p.ownEntries("resources/list", "resources"),
 		templates: p.ownEntries("resources/templates/list", "resourceTemplates"),
 	}
+}
+
+func (p *Proxy) recentEvents(q builtin.EventQuery) any {
+	return p.events.Find(event.Filter{Upstream: q.Upstream, Tool: q.Tool, Kind: event.Kind(q.Kind), Since: q.Since, Limit: q.Limit})
 }
 
 func (p *Proxy) ownEntries(method, key string) []json.RawMessage {
@@ -177,9 +189,10 @@ func (p *Proxy) waitForList() {
 
 func (p *Proxy) answerList(r *request, kind listKind) {
 	cat := p.cat.Load()
-	r.answer(cat.list(kind, view{dotted: p.dotted(r), modern: r.modern}))
+	r.answer(p.withMissing(cat.list(kind, view{dotted: p.dotted(r), modern: r.modern})))
 	if kind == tools {
 		p.showOnce.Do(func() { close(p.shown) })
+		p.reviewPins()
 	}
 }
 

@@ -59,7 +59,9 @@ func (in *instance) note(class health.Class, began time.Time) {
 			in.breaker.Record(v)
 		}
 	case health.Ask:
-		in.prober.Load().Kick()
+		if !in.throttled() {
+			in.prober.Load().Kick()
+		}
 	}
 }
 
@@ -73,7 +75,7 @@ func (in *instance) probe(ctx context.Context, c *conn) {
 		Name: in.o.cfg.Name, Every: every, EveryDown: cfg.everyDown(), Timeout: cfg.timeout(),
 		Check: func(ctx context.Context) error { return in.check(ctx, c) },
 		Down:  func() bool { return in.live() != c || c.missed.Load() > 0 },
-		Skip:  func() bool { return in.throttled() || in.live() == c && (len(c.routed()) > 0 || time.Since(c.lastUsed()) < every) },
+		Skip:  func() bool { return in.throttled() || c.missed.Load() == 0 && in.live() == c && c.busy(every) },
 		Result: func(err error) {
 			if c.missed.Add(1); err == nil {
 				c.missed.Store(0)
@@ -88,14 +90,28 @@ func (in *instance) probe(ctx context.Context, c *conn) {
 	p.Run(ctx)
 }
 
+// busy tells whether there is traffic that shows how the server is doing.
+func (c *conn) busy(lately time.Duration) bool {
+	return len(c.routed()) > 0 || time.Since(c.lastUsed()) < lately
+}
+
+// nextProbe is when a server that is out of service is tried again.
+func (in *instance) nextProbe() time.Time {
+	next := in.prober.Load().Next()
+	if time.Until(next) <= 0 { // the one under way has to end first
+		next = time.Now().Add(in.o.cfg.Probe.everyDown())
+	}
+	return next
+}
+
 // throttled tells whether the server asked to be left alone.
 func (in *instance) throttled() bool { return in.tracker.Snapshot().State == health.Throttled }
 
 // check is one probe: the canary of the configuration, or an exchange that any
 // living server answers.
 func (in *instance) check(ctx context.Context, c *conn) error {
-	if tool := in.o.cfg.Probe.Tool; tool != "" {
-		return c.synthetic(ctx, tool, in.o.cfg.Probe.Arguments, in.o.cfg.Probe.Expect)
+	if in.o.cfg.Probe.Tool != "" {
+		return in.canary(ctx, c)
 	}
 	asked := time.Now()
 	err := c.verify(ctx, c.missed.Load()%2 == 1)
@@ -106,6 +122,27 @@ func (in *instance) check(ctx context.Context, c *conn) error {
 		return nil // it says something, if not this
 	}
 	return errMissed
+}
+
+// canary probes the server by the tool that the configuration names.
+func (in *instance) canary(ctx context.Context, c *conn) error {
+	cfg := &in.o.cfg.Probe
+	err := c.synthetic(ctx, cfg.Tool, cfg.Arguments, cfg.Expect)
+	e, ok := errors.AsType[*wire.Error](err)
+	if ok && e.Kind == wire.Lost { // as in verify
+		err = c.synthetic(ctx, cfg.Tool, cfg.Arguments, cfg.Expect)
+		e, ok = errors.AsType[*wire.Error](err)
+	}
+	if !ok {
+		return err
+	}
+	switch health.Classify(evidence(e)) {
+	case health.SessionLost:
+		return errSessionLost
+	case health.Rejected, health.Malformed: // by a server that is there
+		return errors.New(e.Error())
+	}
+	return err
 }
 
 // synthetic makes a harmless call of a tool.

@@ -194,7 +194,7 @@ func (p *Proxy) Reload(cfg Config) error {
 	p.changes.compare(0)
 	p.subscriptionsChanged()
 	p.levelsChanged()
-	p.events.Publish(event.Event{Kind: event.ConfigReloaded, Text: reloaded(fresh, gone)})
+	p.publish(event.Event{Kind: event.ConfigReloaded, Text: reloaded(fresh, gone)})
 	return nil
 }
 

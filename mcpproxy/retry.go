@@ -64,7 +64,7 @@ func (k *call) retry(class health.Class, notBefore time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
-	case k.done:
+	case k.overLocked():
 		return true
 	case k.retries >= k.up.cfg.Retry.attempts(), k.questioned:
 		return false
@@ -74,11 +74,10 @@ func (k *call) retry(class health.Class, notBefore time.Time) bool {
 		delay = wait + spread(wait)
 	}
 	// What has not been sent costs the upstream nothing.
-	if delay >= k.budget.rest() || class.Retry() != health.Later && !g.retries.take() {
+	if delay >= k.budget.rest() || class.Retry() != health.Later && !g.retries.take() || !k.afterLocked(delay, k.try) {
 		return false
 	}
 	k.retries++
-	k.later = time.AfterFunc(delay, k.try)
 	k.p.metrics.Retry(k.up.cfg.Name)
 	return true
 }

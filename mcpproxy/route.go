@@ -238,7 +238,18 @@ func (p *Proxy) callTool(r *request) {
 		p.callOwn(r, e.original)
 		return
 	}
-	p.forward(r, target{p.upstream(e.upstream), "name", e.original, e.rawName, name, e.params, e})
+	t := target{p.upstream(e.upstream), "name", e.original, e.rawName, name, e.params, e}
+	if t.up != nil {
+		if _, yes := t.up.quarantinedTool(t.name); yes {
+			p.work.Go(func() { // it may have been accepted meanwhile
+				defer wire.OnPanic()
+				t.up.review()
+				p.forward(r, t)
+			})
+			return
+		}
+	}
+	p.forward(r, t)
 }
 
 // unlisted finds the upstream that a tool's name must belong to although

@@ -3,6 +3,7 @@ package mcpproxy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,7 +23,7 @@ func (in *instance) probeTools(ctx context.Context, c *conn) {
 	if in.up == nil {
 		return
 	}
-	tick := time.NewTicker(in.o.cfg.Probe.everyDown())
+	tick := time.NewTicker(min(in.o.cfg.Probe.every(), in.o.cfg.Probe.everyDown()))
 	defer tick.Stop()
 	for {
 		select {
@@ -51,7 +52,7 @@ func (g *guard) dueProbes(in *instance) (due []*toolGuard) {
 		}
 	}
 	for _, t := range g.watched() {
-		if g.listed(t.name) && t.due(g.cfg.Probe.every()) && g.probes(t) {
+		if t.due(g.cfg.Probe.every()) && g.listed(t.name) && g.probes(t) && !(t.breaker.Closed() && g.underWay(t)) {
 			due = append(due, t)
 		}
 	}
@@ -78,6 +79,14 @@ func (t *toolGuard) due(every time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.cfg.Probe != nil && time.Since(later(t.probed, t.used)) >= every
+}
+
+// underWay tells whether a client's call of the tool is under way.
+func (g *guard) underWay(t *toolGuard) bool {
+	return slices.ContainsFunc(g.up.instances(), func(in *instance) bool {
+		conn := in.live()
+		return conn != nil && slices.ContainsFunc(conn.routed(), func(k *call) bool { return k.tool == t })
+	})
 }
 
 // probes tells whether the tool can be called by itself.
@@ -130,28 +139,40 @@ func (in *instance) probeTool(ctx context.Context, c *conn, t *toolGuard) {
 	if !ok {
 		return
 	}
-	timeout := min(in.o.cfg.Probe.timeout(), in.o.cfg.Probe.everyDown())
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	interval := in.o.cfg.Probe.everyDown()
+	if t.breaker.Closed() {
+		interval = in.o.cfg.Probe.every()
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(in.o.cfg.Probe.timeout(), interval))
 	defer cancel()
 	var probe ToolProbe
 	if t.cfg.Probe != nil {
 		probe = *t.cfg.Probe
 	}
 	err := c.synthetic(ctx, t.name, probe.Arguments, probe.Expect)
+	v := in.verdictOf(c, err)
 	t.mu.Lock()
 	t.probed = time.Now()
-	if err != nil {
+	if v == health.Failure {
 		t.lastError = in.secrets.mask(err.Error())
 	}
 	t.mu.Unlock()
+	permit.Done(v)
+}
+
+// verdictOf is what the outcome of a tool's probe says about the tool.
+func (in *instance) verdictOf(c *conn, err error) health.Verdict {
+	e, ok := errors.AsType[*wire.Error](err)
 	switch {
 	case err == nil:
-		permit.Done(health.Success)
+		return health.Success
+	case ok:
+		in.failedOwn(c, e)
+		return health.Classify(evidence(e)).Tool(0)
 	case in.live() != c:
-		permit.Done(health.Neutral) // it is the server that fails
-	default:
-		permit.Done(health.Failure)
+		return health.Neutral // it is the server that fails
 	}
+	return health.Failure
 }
 
 // brokenTools says which tools do not work, and when the first is tried again.

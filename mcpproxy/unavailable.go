@@ -47,6 +47,21 @@ func (in *instance) unavailable() *unavailable {
 	return e
 }
 
+// shut is why no call is sent over a connection that is there: the server's
+// breaker is open. nil: it is not, or there is none.
+func (in *instance) shut() *unavailable {
+	if in.breaker.Closed() || in.live() != nil {
+		return nil
+	}
+	in.mu.Lock()
+	p := in.phase
+	in.mu.Unlock()
+	if u := in.unavailable(); p == serving && u.class() == health.Open {
+		return u
+	}
+	return nil
+}
+
 // nextAttempt is when the instance will try to connect again, zero if it is not waiting.
 func (in *instance) nextAttempt() time.Time {
 	if at := in.tracker.Snapshot().NextAttempt; at != nil {

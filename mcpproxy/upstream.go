@@ -2,6 +2,7 @@ package mcpproxy
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"sync"
@@ -23,6 +24,7 @@ type upstream struct {
 	mu      sync.Mutex
 	list    *listing // the last complete one, live or remembered
 	live    bool     // list came from the running server
+	pins    pins
 	per     map[sessionKey]*perSession
 	stopped bool
 }
@@ -51,16 +53,20 @@ func (p *Proxy) newUpstream(u *UpstreamConfig) *upstream {
 		up.list = p.memory.load(u)
 	}
 	up.guard = newGuard(p, up)
+	up.pins = newPins(u, p.cfg.Anew, p.memory.known(u), up.list)
 	up.shared = p.newInstance(up, nil)
 	return up
 }
 
 func (p *Proxy) newInstance(up *upstream, owner *client) *instance {
+	var tell teller
 	o := instanceOptions{
 		cfg: up.cfg, limits: p.cfg.Limits, log: p.log, version: p.cfg.Version,
 		remembered: up.list, capabilities: p.capabilities, preferLegacy: p.preferLegacy,
 		lists: owner == nil,
-		hooks: hooks{message: p.message, listed: p.gotListing, state: p.stateChanged, lost: p.connLost},
+		hooks: hooks{message: p.message, listed: p.gotListing, lost: p.connLost, state: func(in *instance, from health.State, now health.Snapshot) {
+			p.stateChanged(in, &tell, from, now)
+		}},
 	}
 	if owner != nil {
 		o.capabilities = func(context.Context) []byte {
@@ -104,7 +110,7 @@ func (up *upstream) drain() {
 }
 
 func (up *upstream) busy() bool {
-	return slices.ContainsFunc(up.instances(), func(in *instance) bool {
+	return up.guard.waiting() || slices.ContainsFunc(up.instances(), func(in *instance) bool {
 		conn := in.live()
 		return conn != nil && len(conn.routed()) > 0
 	})
@@ -131,6 +137,7 @@ func (up *upstream) stop(ctx context.Context) {
 		})
 	}
 	wg.Wait()
+	up.guard.close()
 }
 
 // instances returns all that run for the upstream.
@@ -270,7 +277,8 @@ func (up *upstream) source() source {
 	if up.cfg.Prefix != nil {
 		prefix = *up.cfg.Prefix
 	}
-	s := source{name: up.cfg.Name, prefix: prefix, allow: up.cfg.Allow, deny: up.cfg.Deny, list: up.list, ready: up.live}
+	s := source{name: up.cfg.Name, prefix: prefix, allow: up.cfg.Allow, deny: up.cfg.Deny, list: up.list, ready: up.live,
+		suspects: up.pins.reasons(), hidden: up.cfg.OnOutage == "hide" && !usable(up.shared.tracker.Snapshot().State)}
 	if up.cfg.Disabled {
 		s.list = nil
 		s.ready = true
@@ -281,14 +289,25 @@ func (up *upstream) source() source {
 // gotListing takes a complete new listing of an upstream's shared instance.
 func (p *Proxy) gotListing(in *instance, l *listing, told kindSet) {
 	up := in.up
+	now := definitions(l.Tools)
+	var accepted map[string]json.RawMessage
+	if up.cfg.OnChange == "quarantine" {
+		accepted = p.memory.known(up.cfg)
+	}
 	up.mu.Lock()
 	old := up.list
 	up.list, up.live = l, true
+	changes := up.pins.take(now, accepted)
+	remember := *l
+	remember.Pins = up.pins.beside(now)
 	up.mu.Unlock()
 	if old.hash() != l.hash() {
-		p.events.Publish(event.Event{Kind: event.CatalogChanged, Upstream: up.cfg.Name})
+		p.publish(event.Event{Kind: event.CatalogChanged, Upstream: up.cfg.Name})
 	}
-	if err := p.memory.save(up.cfg, l); err != nil {
+	for _, e := range changes {
+		p.publish(e)
+	}
+	if err := p.memory.save(up.cfg, &remember); err != nil {
 		p.log.Warn("catalog is not remembered", "upstream", up.cfg.Name, "reason", err)
 	}
 	p.rebuild()
@@ -299,22 +318,29 @@ func (p *Proxy) gotListing(in *instance, l *listing, told kindSet) {
 	p.changes.compare(told)
 }
 
+// usable tells whether an upstream in this state is worth a call.
+func usable(s health.State) bool { return s == health.Ready || s == health.Degraded }
+
 // stateChanged follows the tracker of an instance.
-func (p *Proxy) stateChanged(in *instance, from health.State, now health.Snapshot) {
+func (p *Proxy) stateChanged(in *instance, t *teller, from health.State, now health.Snapshot) {
 	up := in.up
 	if from != now.State {
-		p.tellState(in, from, now)
+		p.tellState(in, t, from, now)
 	}
 	if in != up.shared {
 		return
 	}
 	up.mu.Lock()
 	was := up.live
-	up.live = up.live && (now.State == health.Ready || now.State == health.Degraded)
+	up.live = up.live && usable(now.State)
 	changed := was != up.live
 	up.mu.Unlock()
-	if changed {
+	shows := up.cfg.OnOutage == "hide" && usable(from) != usable(now.State)
+	if changed || shows {
 		p.rebuild()
+	}
+	if shows {
+		p.changes.compare(0)
 	}
 	p.changes.status(up.cfg.Name)
 }

@@ -70,7 +70,7 @@ func (in *instance) stand(c *conn, now standing, v *vitals) {
 			in.enter(serving, nil)
 			in.prober.Load().Kick()
 		}
-		in.tracker.Set(health.Down, in.secrets.mask(in.why(v)), in.prober.Load().Next())
+		in.tracker.Set(health.Down, in.secrets.mask(in.why(v)), in.nextProbe())
 		return
 	}
 	if in.live() != c {

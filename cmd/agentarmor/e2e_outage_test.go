@@ -116,9 +116,7 @@ func TestRecoveryFollowsTheEndOfAnOutage(t *testing.T) {
 			if d := time.Since(ended); d > every+bound {
 				t.Errorf("the first good call came %v after the end of the outage", d)
 			}
-			if s := e.status("a"); s.Breaker.State != "closed" || s.State != "ready" {
-				t.Errorf("the status: %+v", s)
-			}
+			eventually(t, "the status knows", func() bool { s := e.status("a"); return s.Breaker.State == "closed" && s.State == "ready" })
 		})
 	}
 }
@@ -127,29 +125,23 @@ func TestRecoveryFollowsTheEndOfAnOutage(t *testing.T) {
 // no answer says anything wrong about what was executed.
 func TestFlappingServer(t *testing.T) {
 	t.Parallel()
-	for name, keys := range map[string]string{"plain": "", "retries": ", tools: {settings: {append: {idempotent: false}}}"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bad, url := startBad(t, badserver.Options{})
-			e := serveStdio(t, configFile(t, "", remote("a", url+"/mcp", ", probe: {every: 300ms, every_down: 300ms}"+keys), up("b", "")))
-			e.awaitTools("a__append", "b__echo")
-			bad.Fault(badserver.Fault{Kind: "status", Status: 503, FlapMS: 2000})
-			l := newLedger(t)
-			turns := 0
-			for began, up := time.Now(), false; time.Since(began) < 10*time.Second; time.Sleep(50 * time.Millisecond) {
-				now := l.call(e, "a__append", "")
-				if now && !up {
-					turns++
-				}
-				up = now
-				e.wantServed(e.call("b__echo", `{"text":"x"}`), "x", 1, "")
-			}
-			if turns < 3 {
-				t.Errorf("it worked in %d of 3 turns", turns)
-			}
-			l.check()
-		})
+	e, bad := badHTTP(t, ", probe: {every: 300ms, every_down: 300ms}", up("b", ""))
+	e.awaitTools("b__echo")
+	bad.Fault(badserver.Fault{Kind: "status", Status: 503, FlapMS: 2000})
+	l := newLedger(t)
+	turns := 0
+	for began, up := time.Now(), false; time.Since(began) < 10*time.Second; time.Sleep(50 * time.Millisecond) {
+		now := l.call(e, "a__append", "")
+		if now && !up {
+			turns++
+		}
+		up = now
+		e.wantServed(e.call("b__echo", `{"text":"x"}`), "x", 1, "")
 	}
+	if turns < 3 {
+		t.Errorf("it worked in %d of 3 turns", turns)
+	}
+	l.check()
 }
 
 // The same with a process that ends every two seconds.
@@ -224,11 +216,11 @@ func TestCallsDuringACrashLoop(t *testing.T) {
 	write(t, mood, "")
 	config := configFile(t, "", shell("a", atOnce, fmt.Sprintf("exec badserver $$(cat %s)", mood)))
 	t.Run("well once", func(t *testing.T) { serveStdio(t, config).awaitTools("a__log") })
-	write(t, mood, "-exit-after 1ms")
+	write(t, mood, "-init-delay 1h -exit-after 1ms")
 	e := serveStdio(t, config)
 	eventually(t, "it is a crash loop", func() bool {
 		said := e.unserved(e.call("a__log", `{}`))
-		if said.Executed != "no" || !slices.Contains([]string{"not_sent", "open", "lost"}, said.Outcome) {
+		if said.Executed != "no" || said.Outcome != "not_sent" && said.Outcome != "open" {
 			t.Errorf("%+v", said)
 		}
 		time.Sleep(100 * time.Millisecond)

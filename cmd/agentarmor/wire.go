@@ -49,7 +49,7 @@ func (a *app) build(f serveFlags) (*server, error) {
 	s.warn(set)
 	cfg := set.proxy
 	cfg.Log = s.log
-	if s.tracer, err = telemetry.NewTracer(context.Background(), version(), a.env, s.log); err != nil {
+	if s.tracer, err = telemetry.NewTracer(context.Background(), version(), s.log); err != nil {
 		return nil, usage("traces: %v", err)
 	}
 	cfg.Tracer = s.tracer

@@ -13,6 +13,9 @@ import (
 type Source struct {
 	Status   func() any                    // the whole status document
 	Upstream func(name string) (any, bool) // that of one upstream; false: no such upstream
+	Events   func(q EventQuery) any        // what happened lately
+
+	EventKinds []string // of which events are
 }
 
 // New returns the server of everything AgentArmor itself offers.
@@ -22,6 +25,7 @@ func New(version string, src Source) *server.MCPServer {
 		server.WithLogging(), server.WithCompletions(), server.WithRecovery(),
 		server.WithInstructions("AgentArmor")) // replaced by the endpoint's own
 	addStatus(s, src)
+	addEvents(s, src)
 	return s
 }
 

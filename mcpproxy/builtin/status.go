@@ -25,12 +25,12 @@ func UpstreamOf(uri string) (name string, ok bool) {
 }
 
 func addStatus(s *server.MCPServer, src Source) {
-	s.AddTool(mcp.NewTool("armor.status",
-		mcp.WithDescription("Tells which MCP servers behind this endpoint work, which are down or starting, why, and when they are tried again. Call it when a tool is unavailable."),
-		mcp.WithString("section", mcp.Description("summary (default): one line per server; upstreams: everything known about each server"), mcp.Enum("summary", "upstreams")),
-		mcp.WithString("upstream", mcp.Description("name of one server: everything known about it alone")),
+	s.AddTool(mcp.NewTool("armor.status", append([]mcp.ToolOption{
+		mcp.WithDescription("Tells which MCP servers behind this endpoint work, which are down or starting, why, and when they are tried again, or what happened lately. Call it when a tool is unavailable."),
+		mcp.WithString("section", mcp.Description("summary (default): one line per server; upstreams: everything known about each server; events: what happened lately"), mcp.Enum("summary", "upstreams", "events")),
+		mcp.WithString("upstream", mcp.Description("name of one server: everything known about it alone; section events: what happened to it")),
 		readOnly("Status of the servers behind AgentArmor"),
-	), src.statusTool)
+	}, eventArguments(src)...)...), src.statusTool)
 	s.AddResource(mcp.NewResource(StatusURI, "AgentArmor status",
 		mcp.WithResourceDescription("State of every server behind this endpoint"), mcp.WithMIMEType("application/json"),
 	), func(_ context.Context, r mcp.ReadResourceRequest) ([]mcp.ResourceContents, error) {
@@ -57,6 +57,10 @@ func contents(uri string, v any) ([]mcp.ResourceContents, error) {
 }
 
 func (src Source) statusTool(_ context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	section := r.GetString("section", "summary")
+	if section == "events" {
+		return src.eventsSection(r)
+	}
 	if name := r.GetString("upstream", ""); name != "" {
 		status, ok := src.Upstream(name)
 		if !ok {
@@ -64,13 +68,13 @@ func (src Source) statusTool(_ context.Context, r mcp.CallToolRequest) (*mcp.Cal
 		}
 		return structured(status)
 	}
-	switch section := r.GetString("section", "summary"); section {
+	switch section {
 	case "summary":
 		return structured(summaryOf(src.Status()))
 	case "upstreams":
 		return structured(src.Status())
 	default:
-		return mcp.NewToolResultError(fmt.Sprintf("no section %q: use summary or upstreams", section)), nil
+		return mcp.NewToolResultError(fmt.Sprintf("no section %q: use summary, upstreams or events", section)), nil
 	}
 }
 

@@ -30,12 +30,16 @@ const History = 1000
 type Kind string
 
 const (
-	UpstreamState  Kind = "upstream.state"  // From, To, Text: the reason
-	CatalogChanged Kind = "catalog.changed" // Upstream whose listing changed
-	CallFailed     Kind = "call.failed"     // Tool, To: the outcome class, Text: why
-	BreakerChanged Kind = "breaker"         // Tool: "" is the server, From, To, Text: the last error
-	ConfigReloaded Kind = "config.reloaded" // Text: what changed
+	UpstreamState     Kind = "upstream.state"     // From, To, NextAttempt, Text: the reason
+	BreakerChanged    Kind = "breaker"            // Tool, "" for the server's own; From, To, NextAttempt, Text: why
+	DefinitionChanged Kind = "definition.changed" // Tool, To: what became of it, Text: the difference
+	CatalogChanged    Kind = "catalog.changed"    // Upstream whose listing changed
+	CallFailed        Kind = "call.failed"        // Tool, To: the outcome class, Text: why
+	ConfigReloaded    Kind = "config.reloaded"    // Text: what changed
 )
+
+// Kinds are all kinds of events.
+var Kinds = []Kind{UpstreamState, BreakerChanged, DefinitionChanged, CatalogChanged, CallFailed, ConfigReloaded}
 
 // Event is one thing that happened. Fields that do not apply are empty; none
 // ever holds a secret or a payload.
@@ -48,6 +52,8 @@ type Event struct {
 	From     string    `json:"from,omitempty"`
 	To       string    `json:"to,omitempty"`
 	Text     string    `json:"text,omitempty"`
+
+	NextAttempt *time.Time `json:"next_attempt,omitempty"` // when the upstream or tool is tried again
 }
 
 // New returns an empty Bus.
@@ -112,6 +118,45 @@ func (b *Bus) Recent(n int) []Event {
 		out = append(out, b.recent[seq%History])
 	}
 	return out
+}
+
+// Filter selects among the remembered events; zero fields select all.
+type Filter struct {
+	Upstream string
+	Tool     string
+	Kind     Kind
+	Since    uint64 // only events with a higher number
+	Limit    int    // the newest that many; 0: no limit
+}
+
+func (f *Filter) matches(e *Event) bool {
+	return e.Seq > f.Since &&
+		(f.Upstream == "" || f.Upstream == e.Upstream) &&
+		(f.Tool == "" || f.Tool == e.Tool) &&
+		(f.Kind == "" || f.Kind == e.Kind)
+}
+
+// Found is what a Filter selects.
+type Found struct {
+	LastSeq uint64  `json:"last_seq"`          // of all events: where to go on
+	Omitted int     `json:"omitted,omitempty"` // older ones that match and are over the limit
+	Events  []Event `json:"events"`            // oldest first
+}
+
+// Find returns the remembered events that f selects.
+func (b *Bus) Find(f Filter) Found {
+	found := Found{Events: []Event{}}
+	all := b.Recent(History)
+	for i := range all {
+		found.LastSeq = all[i].Seq
+		if f.matches(&all[i]) {
+			found.Events = append(found.Events, all[i])
+		}
+	}
+	if over := len(found.Events) - f.Limit; f.Limit > 0 && over > 0 {
+		found.Events, found.Omitted = found.Events[over:], over
+	}
+	return found
 }
 
 // C is where the events arrive. It is closed by Close, after what it still holds.

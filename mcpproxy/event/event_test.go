@@ -1,6 +1,7 @@
 package event
 
 import (
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -73,6 +74,42 @@ func TestRecent(t *testing.T) {
 			if want := uint64(History + 7 - tt.want + i + 1); e.Seq != want || !e.Time.Equal(at) {
 				t.Fatalf("Recent(%d)[%d] = %+v, want event %d", tt.n, i, e, want)
 			}
+		}
+	}
+}
+
+func TestFind(t *testing.T) {
+	var b Bus
+	if got := b.Find(Filter{}); got.Events == nil || len(got.Events) != 0 || got.LastSeq != 0 {
+		t.Errorf("an empty bus finds %+v", got)
+	}
+	for _, e := range []Event{
+		{Kind: UpstreamState, Upstream: "a"}, {Kind: BreakerChanged, Upstream: "a", Tool: "t"},
+		{Kind: UpstreamState, Upstream: "b"}, {Kind: BreakerChanged, Upstream: "b", Tool: "t"}, {Kind: UpstreamState, Upstream: "a"},
+	} {
+		b.Publish(e)
+	}
+	for name, tt := range map[string]struct {
+		f       Filter
+		want    []uint64
+		omitted int
+	}{
+		"all":      {Filter{}, []uint64{1, 2, 3, 4, 5}, 0},
+		"upstream": {Filter{Upstream: "a"}, []uint64{1, 2, 5}, 0},
+		"tool":     {Filter{Tool: "t"}, []uint64{2, 4}, 0},
+		"kind":     {Filter{Kind: UpstreamState}, []uint64{1, 3, 5}, 0},
+		"since":    {Filter{Since: 3}, []uint64{4, 5}, 0},
+		"limit":    {Filter{Limit: 2}, []uint64{4, 5}, 3},
+		"together": {Filter{Upstream: "a", Kind: UpstreamState, Since: 1, Limit: 1}, []uint64{5}, 0},
+		"nothing":  {Filter{Upstream: "c"}, nil, 0},
+	} {
+		got := b.Find(tt.f)
+		var seqs []uint64
+		for _, e := range got.Events {
+			seqs = append(seqs, e.Seq)
+		}
+		if !slices.Equal(seqs, tt.want) || got.Omitted != tt.omitted || got.LastSeq != 5 {
+			t.Errorf("%s: %v, %d omitted, last %d", name, seqs, got.Omitted, got.LastSeq)
 		}
 	}
 }

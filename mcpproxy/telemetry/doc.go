@@ -8,9 +8,9 @@
 //
 //	m := telemetry.NewMetrics(snapshot)         // m.Handler() serves /metrics
 //	tool := m.Call("github", "create_issue")    // once per tool
-//	tool.Observe("ok", took)                    // once per call
+//	tool.Observe("ok", took)                    // once per call, at its end
 //
-//	t, err := telemetry.NewTracer(ctx, version, os.LookupEnv, log)
+//	t, err := telemetry.NewTracer(ctx, version, log)
 //	span := t.Start(traceparent, tracestate, "tools/call", "github", "create_issue")
 //	attempt := span.Attempt(1)                  // what the upstream gets: attempt.Context()
 //	attempt.End("ok", "yes", "")
@@ -22,26 +22,23 @@
 //
 // # Promises
 //
+// A call of a client counts once, with the outcome that its client was told and the
+// time from its arrival on; attempts after the first count as retries beside it.
 // Counts are taken when something happens; whatever has a present state (states,
 // breakers, queues, restarts) is read from the proxy's snapshot at the scrape.
 // Labels are bounded: upstreams come from the configuration, tools beyond the
 // first 2,000 are counted together as "other". An observation allocates nothing
 // once its tool and outcome were seen.
 //
-// Spans carry names, outcomes and AgentArmor's own error texts, never arguments
-// or results. A collector that is slow or gone costs a bounded queue of spans and
-// a log line a minute, never a call. The values of headers that the environment
+// Traces are OpenTelemetry's SDK and its exporter for OTLP over HTTP, set up by
+// their standard variables; what would be left out in silence (another protocol, an
+// address or headers that cannot be read) is an error at the start instead. Spans
+// carry names, outcomes and AgentArmor's own error texts, never arguments or
+// results. A collector that is slow or gone costs a bounded queue of spans and a
+// log line a minute, never a call. The values of headers that the environment
 // gives for the collector, and a password or query in its address, turn up in no
 // log line and no error.
 //
-// Everything is safe for concurrent use. The one goroutine is the SDK's, from
+// Everything is safe for concurrent use. The goroutines are the SDK's, from
 // [NewTracer] to [Tracer.Shutdown].
-//
-// # Why the exporter is ours
-//
-// The process answers its first request within milliseconds of its start, and
-// whatever is imported is initialised first, in use or not. OpenTelemetry's own
-// exporter for OTLP over HTTP brings gRPC along, 7 MB of it; so spans are made,
-// sampled and batched by OpenTelemetry's SDK, and written to the wire here
-// (otlp.go what is said, export.go how it is sent, env.go where to).
 package telemetry

@@ -47,9 +47,9 @@ func NewMetrics(snapshot func() Gauges) *Metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "agentarmor_" + name, Help: help}, labels)
 	}
 	m := &Metrics{
-		calls: counter("calls_total", "Requests to upstreams by outcome, each attempt once.", "upstream", "tool", "outcome"),
+		calls: counter("calls_total", "Calls of clients by their final outcome, each once however many attempts it took.", "upstream", "tool", "outcome"),
 		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "agentarmor_call_duration_seconds", Help: "How long requests to upstreams took, by attempt.", Buckets: durations,
+			Name: "agentarmor_call_duration_seconds", Help: "How long calls of clients took, with all attempts and waiting.", Buckets: durations,
 		}, []string{"upstream"}),
 		transitions: counter("transitions_total", "Changes of state, by what changed and what it became.", "upstream", "plane", "to"),
 		retries:     counter("retries_total", "Attempts after the first.", "upstream"),
@@ -146,8 +146,9 @@ type CallMetrics struct {
 	outcomes atomic.Pointer[map[string]prometheus.Counter]
 }
 
-// Observe counts one attempt and the time it took. Outcomes are the names of
-// health.Class: a small closed set.
+// Observe counts one call of a client and the time it took, once its final outcome
+// is known, whatever attempts were made. Outcomes are the names of health.Class: a
+// small closed set.
 func (c *CallMetrics) Observe(outcome string, took time.Duration) {
 	if c == nil {
 		return

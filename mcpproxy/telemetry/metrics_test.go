@@ -37,7 +37,7 @@ agentarmor_breaker_state{tool="",upstream="git"} 1
 agentarmor_breaker_state{tool="commit",upstream="git"} 2
 agentarmor_breaker_state{tool="log",upstream="git"} 0
 agentarmor_breaker_state{tool="other",upstream="git"} 2
-# HELP agentarmor_call_duration_seconds How long requests to upstreams took, by attempt.
+# HELP agentarmor_call_duration_seconds How long calls of clients took, with all attempts and waiting.
 # TYPE agentarmor_call_duration_seconds histogram
 agentarmor_call_duration_seconds_bucket{upstream="git",le="0.001"} 1
 agentarmor_call_duration_seconds_bucket{upstream="git",le="0.0025"} 1
@@ -60,7 +60,7 @@ agentarmor_call_duration_seconds_bucket{upstream="git",le="600"} 3
 agentarmor_call_duration_seconds_bucket{upstream="git",le="+Inf"} 4
 agentarmor_call_duration_seconds_sum{upstream="git"} 1000.7505
 agentarmor_call_duration_seconds_count{upstream="git"} 4
-# HELP agentarmor_calls_total Requests to upstreams by outcome, each attempt once.
+# HELP agentarmor_calls_total Calls of clients by their final outcome, each once however many attempts it took.
 # TYPE agentarmor_calls_total counter
 agentarmor_calls_total{outcome="ok",tool="-",upstream="git"} 1
 agentarmor_calls_total{outcome="ok",tool="log",upstream="git"} 2

@@ -4,8 +4,10 @@ import (
 	"context"
 	"log/slog"
 
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
@@ -36,30 +38,35 @@ const maxError = 500
 type Tracer struct {
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
-	out      *exporter
+	exporter sdk.SpanExporter
 }
 
-// NewTracer returns the tracer that the standard variables of OpenTelemetry
-// describe, nil when they ask for none: traces are on when
+// NewTracer returns the tracer that OpenTelemetry's standard variables in the
+// process's environment describe, nil when they ask for none: traces are on when
 // OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set and
-// neither OTEL_SDK_DISABLED nor OTEL_TRACES_EXPORTER says otherwise. The SDK reads
-// sampling, batching and limits (OTEL_TRACES_SAMPLER, OTEL_BSP_*, OTEL_SPAN_*)
-// from the process itself. Failures to send are logged; the newest tracer's log
-// is also where OpenTelemetry's process-wide errors go. Nothing is connected to
-// before there is a span to send.
-func NewTracer(_ context.Context, version string, getenv func(string) (string, bool), log *slog.Logger) (*Tracer, error) {
-	e := env(getenv)
-	if !e.traces() {
+// neither OTEL_SDK_DISABLED nor OTEL_TRACES_EXPORTER says otherwise. Failures to
+// send are logged; OpenTelemetry has one place for them in a process, so the newest
+// tracer's log gets all. Nothing is connected to before there is a span to send.
+func NewTracer(ctx context.Context, version string, log *slog.Logger) (*Tracer, error) {
+	if !wanted() {
 		return nil, nil
 	}
-	to, err := e.destination()
+	if err := check(); err != nil {
+		return nil, err
+	}
+	logFailures(log, secrets())
+	exporter, err := otlptracehttp.New(ctx)
 	if err != nil {
 		return nil, err
 	}
-	routeErrors(log, to.mask)
-	out := newExporter(to)
-	provider := sdk.NewTracerProvider(sdk.WithBatcher(out), sdk.WithResource(resource.NewSchemaless(e.resource(version)...)))
-	return &Tracer{provider, provider.Tracer("agentarmor", trace.WithInstrumentationVersion(version)), out}, nil
+	from, err := resource.New(ctx, resource.WithTelemetrySDK(),
+		resource.WithAttributes(attribute.String("service.name", "agentarmor"), attribute.String("service.version", version)),
+		resource.WithFromEnv()) // the last one wins
+	if err != nil {
+		otel.Handle(err) // what could be read is good enough
+	}
+	provider := sdk.NewTracerProvider(sdk.WithBatcher(exporter), sdk.WithResource(from))
+	return &Tracer{provider, provider.Tracer("agentarmor", trace.WithInstrumentationVersion(version)), exporter}, nil
 }
 
 // Shutdown sends what is left and ends the tracer. It returns when ctx ends at
@@ -68,9 +75,9 @@ func (t *Tracer) Shutdown(ctx context.Context) error {
 	if t == nil {
 		return nil
 	}
-	defer t.out.stop()
-	t.out.hurry()
-	return t.provider.Shutdown(ctx)
+	err := t.provider.Shutdown(ctx)
+	_ = t.exporter.Shutdown(ctx) // breaks off a request that ctx did not wait for
+	return err
 }
 
 // Start begins the span of one request of a client, a child of the context that

@@ -1,14 +1,11 @@
 package telemetry
 
 import (
-	"context"
-	"errors"
-	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/sdk"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 )
 
@@ -20,7 +17,7 @@ const (
 
 func TestSpansArriveAsATree(t *testing.T) {
 	c := newCollector(t)
-	tr := tracer(t, c.env("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test,service.name=other", "OTEL_SERVICE_NAME", "mine"), nil)
+	tr := c.tracer("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test,service.name=other", "OTEL_SERVICE_NAME", "mine")
 	root := tr.Start(callerParent, "vendor=a,other=b", "tools/call", "github", "create_issue")
 	first := root.Attempt(1)
 	parent1, state1 := first.Context()
@@ -65,7 +62,7 @@ func TestSpansArriveAsATree(t *testing.T) {
 		t.Errorf("the second attempt passes on %q, want %q", parent2, want)
 	}
 	resource := map[string]string{"service.name": "mine", "service.version": "1.2.3", "deployment.environment.name": "test",
-		"telemetry.sdk.name": "opentelemetry", "telemetry.sdk.language": "go"}
+		"telemetry.sdk.name": "opentelemetry", "telemetry.sdk.language": "go", "telemetry.sdk.version": sdk.Version()}
 	if d := cmp.Diff(resource, attributes(c.batches[0].Resource.Attributes)); d != "" {
 		t.Error(d)
 	}
@@ -78,7 +75,7 @@ func TestSpansArriveAsATree(t *testing.T) {
 // a URI is no part of a name.
 func TestSpanNames(t *testing.T) {
 	c := newCollector(t)
-	tr := tracer(t, c.env(), nil)
+	tr := c.tracer()
 	tr.Start("", "", "prompts/get", "a", "greet\xff").End("ok", "yes", "")
 	tr.Start("", "", "resources/read", "a", "file:///private").End("cancelled", "maybe", "the client left")
 	tr.Start("", "", "tools/list", "", "").End("upstream_error", "maybe", strings.Repeat("x", 2*maxError))
@@ -100,7 +97,7 @@ func TestSpanNames(t *testing.T) {
 
 func TestInvalidContextIsIgnored(t *testing.T) {
 	c := newCollector(t)
-	tr := tracer(t, c.env(), nil)
+	tr := c.tracer()
 	zero := strings.Repeat("0", 32)
 	for _, parent := range []string{"", "x", "00-" + callerTrace, "00-" + zero + "-" + callerSpan + "-01", "00-" + callerTrace + "-0000000000000000-01",
 		"ff-" + callerTrace + "-" + callerSpan + "-01", "00-" + strings.ToUpper(callerTrace) + "-" + callerSpan + "-01", callerParent + "-more", callerParent + "\n"} {
@@ -119,7 +116,7 @@ func TestInvalidContextIsIgnored(t *testing.T) {
 // What the caller does not sample is not sent, and the next hop learns it.
 func TestCallerDecidesAboutSampling(t *testing.T) {
 	c := newCollector(t)
-	tr := tracer(t, c.env(), nil)
+	tr := c.tracer()
 	root := tr.Start(strings.TrimSuffix(callerParent, "1")+"0", "", "tools/call", "a", "b")
 	attempt := root.Attempt(1)
 	got, _ := attempt.Context()
@@ -135,7 +132,8 @@ func TestCallerDecidesAboutSampling(t *testing.T) {
 }
 
 func TestOffCostsNothing(t *testing.T) {
-	tr, err := NewTracer(t.Context(), "1", lookup(), nil)
+	environ(t)
+	tr, err := NewTracer(t.Context(), "1", silent)
 	if tr != nil || err != nil {
 		t.Fatalf("tracer %v, error %v", tr, err)
 	}
@@ -156,21 +154,9 @@ func TestOffCostsNothing(t *testing.T) {
 	}
 }
 
-func TestShutdownEndsWithItsContext(t *testing.T) {
-	c := newCollector(t)
-	c.answer = func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() } // hangs
-	tr := tracer(t, c.env("OTEL_EXPORTER_OTLP_TIMEOUT", "600000"), nil)
-	tr.Start("", "", "tools/list", "a", "").End("ok", "yes", "")
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if err := tr.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("error %v", err)
-	}
-}
-
 func TestSpanAfterShutdownIsHarmless(t *testing.T) {
 	c := newCollector(t)
-	tr := tracer(t, c.env(), nil)
+	tr := c.tracer()
 	open := tr.Start("", "", "tools/list", "a", "")
 	flush(t, tr)
 	open.End("ok", "yes", "")

@@ -1,0 +1,81 @@
+package llm
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestHTTPError holds the class and delay of error bodies as those send them
+// who imitate OpenAI's API or stand before one. TestFaults has the APIs' own.
+func TestHTTPError(t *testing.T) {
+	const (
+		html = "<!DOCTYPE html>\n<html><head><title>502 Bad Gateway</title></head><body><center><h1>try again in 5s</h1></center></body></html>"
+		none = time.Duration(-1)
+	)
+	oai := func(message, typ, code string) string {
+		return `{"error":{"message":"` + message + `","type":"` + typ + `","code":` + code + `}}`
+	}
+	head := func(kv ...string) http.Header {
+		h := http.Header{}
+		for i := 0; i < len(kv); i += 2 {
+			h.Set(kv[i], kv[i+1])
+		}
+		return h
+	}
+	for _, tt := range []struct {
+		name   string
+		status int
+		header http.Header
+		body   string
+		class  Class
+		code   string
+		delay  time.Duration
+	}{
+		// OpenAI and those who imitate it
+		{"milliseconds", 429, head("Retry-After-Ms", "1250", "Retry-After", "2"), oai("m", "requests", "null"), ClassThrottled, "requests", 1250 * time.Millisecond},
+		{"content policy", 400, nil, oai("m", "image_generation_user_error", `"content_policy_violation"`), ClassBlocked, "content_policy_violation", none},
+		{"overloaded at Anthropic", 529, nil, `{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}`, ClassOverloaded, "overloaded_error", none},
+		{"Ollama's missing model", 404, nil, `{"error":{"message":"model \"x\" not found, try pulling it first","type":"api_error","param":null,"code":null}}`, ClassRejected, "api_error", none},
+		{"vLLM's bare object", 400, nil, `{"object":"error","message":"bad","type":"BadRequestError","code":400}`, ClassRejected, "", none},
+		{"FastAPI's detail", 422, nil, `{"detail":"field required"}`, ClassRejected, "", none},
+		{"status as a number", 429, head("Retry-After", "1"), `{"error":{"code":429,"status":429,"message":"m"}}`, ClassThrottled, "", time.Second},
+		{"error in a 200", 200, nil, `{"error":{"message":"Provider returned error","code":502}}`, ClassOverloaded, "", none},
+		{"rate limit in a 200", 200, nil, `{"error":{"message":"m","code":429}}`, ClassThrottled, "", none},
+		// What stands before them
+		{"proxy's page", 502, nil, html, ClassOverloaded, "", none},
+		{"HTML in a 429", 429, head("Retry-After", "30"), html, ClassThrottled, "", 30 * time.Second},
+		{"Cloudflare", 524, nil, "error code: 524", ClassOverloaded, "", none},
+		{"redirect", 302, nil, "", ClassMalformed, "", none},
+		{"text that lies", 400, nil, oai("429 rate limit, 503 overloaded, model_not_found", "", "null"), ClassRejected, "", none},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			e := HTTPError(tt.status, tt.header, []byte(tt.body))
+			if e.Class != tt.class || e.RetryAfter != tt.delay || e.Code != tt.code {
+				t.Errorf("%s %q after %s, want %s %q after %s", e.Class, e.Code, e.RetryAfter, tt.class, tt.code, tt.delay)
+			}
+			if e.Status != tt.status || string(e.Body) != tt.body || len(e.Message) > maxMessage || strings.Contains(e.Message, "\n") {
+				t.Errorf("%+v", e)
+			}
+		})
+	}
+}
+
+func TestRedact(t *testing.T) {
+	e := HTTPError(401, http.Header{"X-Echo": {"key s3cret"}}, []byte(`{"error":{"message":"Incorrect key: s3cret"}}`)).Redact("", "s3cret")
+	if e.Err = nil; strings.Contains(e.Error()+string(e.Body)+e.Header.Get("X-Echo"), "s3cret") || e.Message != "Incorrect key: [redacted]" {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestShorten(t *testing.T) {
+	for _, s := range []string{"a\n\n b", strings.Repeat("é", 4000), "\xff\xfe", strings.Repeat("x", 298) + "é€"} {
+		if got := shorten(s); len(got) > maxMessage || strings.ContainsAny(got, "\n\xff") {
+			t.Errorf("%q", got)
+		}
+	}
+	if got := shorten("a\n\n b"); got != "a b" {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,81 @@
+package llm
+
+import (
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// TestMinute holds that no minute ever sees more than is configured, wherever
+// in it the requests fall.
+func TestMinute(t *testing.T) {
+	l := &limiter{rpm: 10, tpm: 100}
+	start := time.Unix(1_000_000, 0)
+	var sent []time.Time
+	for ms := 0; ms < 200_000; ms += 170 {
+		now := start.Add(time.Duration(ms) * time.Millisecond)
+		until, ok := l.take(now, 12)
+		if ok {
+			sent = append(sent, now)
+		} else if !until.After(now) {
+			t.Fatalf("refused at %s until %s", now, until)
+		}
+	}
+	for i, at := range sent {
+		n := 0
+		for _, other := range sent[i:] {
+			if other.Sub(at) < 59*time.Second {
+				n++
+			}
+		}
+		if n > 8 { // 8 × 12 tokens
+			t.Fatalf("%d requests within a minute of %s", n, at.Sub(start))
+		}
+	}
+	if len(sent) != 32 {
+		t.Errorf("%d requests in 200 s, want 8 in each of four minutes", len(sent))
+	}
+}
+
+// TestRemaining holds that calls at once do not all take the last request.
+func TestRemaining(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	h := func(requests, tokens int) http.Header {
+		return http.Header{
+			"X-Ratelimit-Limit-Requests": {"30"}, "X-Ratelimit-Remaining-Requests": {strconv.Itoa(requests)}, "X-Ratelimit-Reset-Requests": {"2m"},
+			"X-Ratelimit-Limit-Tokens": {"6000"}, "X-Ratelimit-Remaining-Tokens": {strconv.Itoa(tokens)}, "X-Ratelimit-Reset-Tokens": {"30s"},
+		}
+	}
+	var l limiter
+	if l.status(now) != nil || !l.blocked(now, 1<<30).IsZero() {
+		t.Error("limits that nobody has told")
+	}
+	l.learn(now, h(2, 5000), 0)
+	for i, want := range []bool{true, true, false} {
+		if _, ok := l.take(now, 10); ok != want {
+			t.Errorf("request %d: %t", i, ok)
+		}
+	}
+	if s := l.status(now); *s.RequestsRemaining != 0 || *s.TokensRemaining != 4980 || !s.ResetAt.Equal(now.Add(2*time.Minute)) {
+		t.Errorf("%+v", s)
+	}
+	l.learn(now, h(2, 50), 0)
+	if until := l.blocked(now, 51); !until.Equal(now.Add(30 * time.Second)) {
+		t.Errorf("51 of 50 tokens: %s", until)
+	}
+	if !l.blocked(now, 50).IsZero() || l.tooLarge(6000) || !l.tooLarge(6001) {
+		t.Error("50 of 50 tokens, 6001 of 6000")
+	}
+	if s := l.status(now.Add(time.Hour)); *s.RequestsRemaining != 30 || s.ResetAt != nil {
+		t.Errorf("an hour later %+v", s)
+	}
+	for _, odd := range []http.Header{
+		{"X-Ratelimit-Remaining-Requests": {"-5"}}, {"X-Ratelimit-Remaining-Requests": {"0"}}, {"X-Ratelimit-Remaining-Requests": {"x"}, "X-Ratelimit-Reset-Requests": {"y"}},
+	} {
+		var l limiter
+		if l.learn(now, odd, 0); !l.blocked(now, 1).IsZero() {
+			t.Errorf("%v blocks", odd)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package mcpproxy
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentarmor/agentarmor/health"
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
+)
+
+// broken makes the server end, and refuse to start until the returned func is called.
+func (s *fakeServer) broken() (repair func()) {
+	repaired := false
+	s.onDial = func(int, string) error {
+		if repaired {
+			return nil
+		}
+		return errors.New("refused")
+	}
+	s.peer().exit("broken")
+	settle(200 * time.Millisecond)
+	return func() { repaired = true }
+}
+
+func TestListsTellWhatIsMissing(t *testing.T) {
+	a, b := newLegacyServer(), newLegacyServer()
+	ups := []UpstreamConfig{{Name: "a", Command: "x", Protocol: "legacy"}, {Name: "b", Command: "x", Protocol: "legacy"}, {Name: "off", Command: "x", Disabled: true}}
+	bubbles(t, Config{Upstreams: ups}, map[string]*fakeServer{"a": a, "b": b}, func(t *testing.T, r *rig) {
+		c := r.client(`{}`)
+		whole := r.listed(c)
+		if strings.Contains(whole, "_meta") {
+			t.Errorf("nothing is missing: %s", whole)
+		}
+		repair := a.broken()
+		for _, method := range []string{"tools/list", "prompts/list", "resources/list", "resources/templates/list"} {
+			for _, st := range []*testStream{
+				c.send(`{"jsonrpc":"2.0","id":1,"method":"` + method + `"}`),
+				r.modern("", `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":{`+askingMeta+`}}`),
+			} {
+				m, err := wire.Parse([]byte(st.text()))
+				if err != nil || !json.Valid(m.Result) {
+					t.Fatalf("%s: %v in %s", method, err, st.text())
+				}
+				var got map[string]missing
+				if err := json.Unmarshal(wire.Get(wire.Get(m.Result, "_meta"), "agentarmor/upstreams"), &got); err != nil {
+					t.Fatal(err)
+				}
+				s := r.p.upstream("a").shared.tracker.Snapshot()
+				want := map[string]missing{"a": {State: health.Down, Reason: s.Reason, Since: s.Since.Truncate(time.Second), NextAttempt: inSeconds(s.NextAttempt), Tools: 1}}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s: %s", method, diff)
+				}
+			}
+		}
+		if got := r.listed(c); !strings.HasPrefix(got, strings.TrimSuffix(whole, "}}")) {
+			t.Errorf("the list itself has changed: %s", got)
+		}
+		repair()
+		settle(time.Minute)
+		if diff := cmp.Diff(whole, r.listed(c)); diff != "" {
+			t.Error(diff)
+		}
+		if got := strings.Join(c.take(), "\n"); strings.Contains(got, "list_changed") {
+			t.Errorf("an outage alone changes no list: %s", got)
+		}
+	})
+}
+
+func TestOnOutageHide(t *testing.T) {
+	srv := newLegacyServer()
+	bubble(t, srv, func(t *testing.T, r *rig) {
+		c := r.client(`{}`)
+		wantPart(t, r.listed(c), "fake__t1")
+		c.take()
+		const changed = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+		repair := srv.broken()
+		settle(time.Minute) // attempts fail meanwhile
+		if diff := cmp.Diff([]string{changed}, withoutLogs(c.take())); diff != "" {
+			t.Errorf("hidden: %s", diff)
+		}
+		if got := r.listed(c); strings.Contains(got, "fake__t1") {
+			t.Errorf("still listed: %s", got)
+		}
+		wantPart(t, r.listed(c), `"agentarmor/upstreams":{"fake":{"state":"down"`, `"tools":1`)
+		wantPart(t, c.send(callT1("7", "")).text(), "fake__t1 is unavailable")
+		c.take()
+		repair()
+		settle(10 * time.Minute)
+		if diff := cmp.Diff([]string{changed}, withoutLogs(c.take())); diff != "" {
+			t.Errorf("shown again: %s", diff)
+		}
+		wantPart(t, r.listed(c), "fake__t1")
+	}, func(c *Config) { c.Upstreams[0].OnOutage = "hide" })
+}
