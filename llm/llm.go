@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -120,11 +121,11 @@ func ToolResult(c ToolCall, text string) Message {
 
 // Text returns the texts of a message, joined.
 func (m Message) Text() string {
-	var s string
+	var s strings.Builder
 	for _, p := range m.Parts {
-		s += p.Text
+		s.WriteString(p.Text)
 	}
-	return s
+	return s.String()
 }
 
 // Tool is a function that the model may call.

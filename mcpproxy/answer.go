@@ -124,7 +124,7 @@ func (k *call) alternatives() []string {
 func (p *Proxy) alternatives(up *upstream, original string) (names []string) {
 	for _, e := range p.cat.Load().entries[tools] {
 		other := p.upstream(e.upstream)
-		if e.original == original && other != nil && other != up && other.works(original) {
+		if e.original == original && !e.hidden && other != nil && other != up && other.works(original) {
 			names = append(names, e.exposed)
 		}
 	}

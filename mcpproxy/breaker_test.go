@@ -197,7 +197,7 @@ func TestOneLossIsOneFailure(t *testing.T) {
 
 // A tool that takes its server down each time is not called for ever.
 func TestToolThatKillsItsServer(t *testing.T) {
-	guarded(t, noRetry, func(t *testing.T, r *rig, s *scripted, c *testClient) {
+	guarded(t, func(u *UpstreamConfig) { noRetry(u); u.URL, u.Command = "", "fake" }, func(t *testing.T, r *rig, s *scripted, c *testClient) {
 		s.does("plain", func(p *fakePeer, _ uint64) { p.exit("segmentation fault") })
 		for range 7 {
 			c.call("plain").text()

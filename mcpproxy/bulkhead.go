@@ -65,10 +65,3 @@ func (b *bulkhead) load() (active, queued int) {
 	defer b.mu.Unlock()
 	return b.active, len(b.queue)
 }
-
-// whereIs tells the place of k.
-func (b *bulkhead) whereIs(k *call) place {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return k.place
-}

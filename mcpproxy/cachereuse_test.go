@@ -150,8 +150,8 @@ func TestResultsHaveAScope(t *testing.T) {
 	}
 }
 
-// A client that leaves meanwhile has no answer, and the result is not lost.
-func TestReuseOfACancelledCall(t *testing.T) {
+// The late answer to a call whose client has left serves nobody.
+func TestResultsOfCancelledCallsAreNotKept(t *testing.T) {
 	guarded(t, cached, func(t *testing.T, r *rig, s *scripted, c *testClient) {
 		s.does("find", hangs, good)
 		st := c.call("find")

@@ -79,7 +79,7 @@ const (
 func (k *call) admit() {
 	g := k.up.guard
 	g.retries.earn()
-	if k.reuse() || k.refused() {
+	if k.quarantined() || k.reuse() || k.refused() {
 		return
 	}
 	if g.rate == nil {
@@ -206,6 +206,18 @@ func (g *guard) turnover(queued int) time.Duration {
 	return min(max(each*rounds, time.Second), time.Minute)
 }
 
+// quarantined answers a call of a tool whose definition is not trusted.
+func (k *call) quarantined() bool {
+	if k.tool == nil {
+		return false
+	}
+	reason, yes := k.up.quarantinedTool(k.name)
+	if yes {
+		k.giveUp(health.Open, reason, time.Time{})
+	}
+	return yes
+}
+
 // busy answers a call for which there is no room.
 func (k *call) busy(why string, wait time.Duration) {
 	k.giveUp(health.Open, "it is busy: "+why, time.Now().Add(wait))
@@ -319,9 +331,9 @@ func (k *call) settle(class health.Class, code int, reason string) {
 			k.tool.window.Add(failed, took)
 		}
 	}
-	k.in.note(class, began)
+	k.in.note(class, reason, began)
 	if k.tool != nil {
-		permit.Done(k.tool.note(class, code, reason, began))
+		permit.Done(k.tool.note(class, code, reason, began, k.up.cfg.Stdio()))
 	}
 }
 

@@ -42,8 +42,9 @@ type instance struct {
 	// Owned by run.
 	era        era // what the server spoke last
 	backoff    backoff
-	fastExits  int // in a row
-	fastLosses int // of sessions, in a row
+	fastExits  int  // in a row
+	fastLosses int  // of sessions, in a row
+	outage     bool // it has been down since it last served
 
 	mu          sync.Mutex
 	phase       phase

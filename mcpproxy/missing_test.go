@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,16 +16,16 @@ import (
 
 // broken makes the server end, and refuse to start until the returned func is called.
 func (s *fakeServer) broken() (repair func()) {
-	repaired := false
+	var repaired atomic.Bool
 	s.onDial = func(int, string) error {
-		if repaired {
+		if repaired.Load() {
 			return nil
 		}
 		return errors.New("refused")
 	}
 	s.peer().exit("broken")
 	settle(200 * time.Millisecond)
-	return func() { repaired = true }
+	return func() { repaired.Store(true) }
 }
 
 func TestListsTellWhatIsMissing(t *testing.T) {

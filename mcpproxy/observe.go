@@ -1,7 +1,6 @@
 package mcpproxy
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/agentarmor/agentarmor/health"
@@ -79,15 +78,11 @@ func (p *Proxy) breakerChanged(up *upstream, tool string, from health.BreakerSta
 	} else if now.State == health.BreakerOpen {
 		text = up.shared.tracker.Snapshot().LastError
 	}
-	if now.Until != nil {
-		text += fmt.Sprintf(" (tried again at %s)", now.Until.Format(time.TimeOnly+"Z"))
-	}
 	p.metrics.Transition(up.cfg.Name, tool, plane+" breaker", string(now.State))
 	p.publish(event.Event{
 		Kind: event.BreakerChanged, Upstream: up.cfg.Name, Tool: tool,
-		From: string(from), To: string(now.State), Text: text,
+		From: string(from), To: string(now.State), Text: text, NextAttempt: now.Until,
 	})
-	p.changes.status(up.cfg.Name)
 }
 
 // gauges is the present state for the metrics.

@@ -47,11 +47,12 @@ func (in *instance) reconsider() {
 }
 
 // note feeds the server plane with the outcome of a call that began at a time.
-func (in *instance) note(class health.Class, began time.Time) {
+func (in *instance) note(class health.Class, reason string, began time.Time) {
 	switch v := class.Server(); v {
 	case health.Success:
 		in.breaker.Record(v)
 	case health.Failure:
+		in.tracker.Failed(reason)
 		in.mu.Lock()
 		news := newLoss(class, began, &in.lastLoss)
 		in.mu.Unlock()
@@ -169,6 +170,23 @@ func (c *conn) synthetic(ctx context.Context, tool string, arguments []byte, exp
 	return nil
 }
 
+// recovered closes the breakers of tools that an outage of the whole server has
+// opened. A breaker that the server's plane opened without a probe that failed, too,
+// is the tool's own affair.
+func (in *instance) recovered() {
+	if in.up == nil || in != in.up.shared {
+		return
+	}
+	for _, t := range in.up.guard.watched() {
+		t.mu.Lock()
+		own := t.own
+		t.mu.Unlock()
+		if !own && !t.breaker.Closed() {
+			t.breaker.Reset()
+		}
+	}
+}
+
 // vitals is what the probes of a connection say.
 type vitals struct {
 	misses  int    // probes in a row that failed
@@ -179,6 +197,9 @@ type vitals struct {
 // probed takes the outcome of a probe; an error ends the connection.
 func (in *instance) probed(c *conn, v *vitals, err error) error {
 	if err == nil {
+		if v.misses > 0 && !in.breaker.Closed() {
+			in.recovered()
+		}
 		*v = vitals{}
 		in.breaker.Reset()
 		return nil

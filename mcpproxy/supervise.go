@@ -60,6 +60,10 @@ func (in *instance) renewsAtOnce(c *conn) bool {
 // serve is the life of a connection after its handshake. It returns why that ended.
 func (in *instance) serve(ctx context.Context, c *conn) error {
 	in.breaker.Reset() // the handshake was the good probe
+	if in.outage {
+		in.outage = false
+		in.recovered()
+	}
 	in.enter(serving, c)
 	began := time.Now()
 	work, cancel := context.WithCancel(ctx)
@@ -136,6 +140,7 @@ func (in *instance) closeConn(c *conn) {
 
 // pause sets the state that err asks for and waits for the next attempt.
 func (in *instance) pause(ctx context.Context, err error) {
+	in.outage = true
 	state, delay, held := in.verdict(err)
 	next := time.Now().Add(delay)
 	in.tracker.Failed(in.secrets.mask(err.Error()))

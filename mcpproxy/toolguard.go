@@ -21,6 +21,7 @@ type toolGuard struct {
 	mu        sync.Mutex
 	lastError string
 	lastLoss  time.Time
+	own       bool      // of its failures one at least was not the server's
 	probed    time.Time // the last synthetic call of a configured probe
 	used      time.Time // the last call of a client
 }
@@ -85,14 +86,19 @@ func (t *toolGuard) allow(probes func() bool) (health.Permit, bool) {
 	return t.breaker.Allow()
 }
 
-// note takes the outcome of an attempt that began at a time.
-func (t *toolGuard) note(class health.Class, code int, reason string, began time.Time) health.Verdict {
+// note takes the outcome of an attempt that began at a time; crashed tells that
+// a loss is the end of a process, which the tool may have caused.
+func (t *toolGuard) note(class health.Class, code int, reason string, began time.Time, crashed bool) health.Verdict {
 	v := class.Tool(code)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.used = time.Now()
+	if v == health.Success {
+		t.own = false
+	}
 	if v == health.Failure {
 		t.lastError = reason
+		t.own = t.own || class == health.UpstreamError || class == health.Lost && crashed
 		if !newLoss(class, began, &t.lastLoss) {
 			return health.Neutral
 		}

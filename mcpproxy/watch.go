@@ -68,7 +68,9 @@ func (in *instance) stand(c *conn, now standing, v *vitals) {
 	if !in.breaker.Closed() {
 		if in.live() != nil {
 			in.enter(serving, nil)
-			in.prober.Load().Kick()
+			if v.misses == 0 { // it was the calls that failed
+				in.prober.Load().Kick()
+			}
 		}
 		in.tracker.Set(health.Down, in.secrets.mask(in.why(v)), in.nextProbe())
 		return

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // What is missing from a list is named in the list.
@@ -42,6 +43,7 @@ func TestListsInAnOutage(t *testing.T) {
 			if m := e.listMeta(); len(m) != 0 {
 				t.Errorf("a list that lacks nothing says %+v", m)
 			}
+			time.Sleep(300 * time.Millisecond) // in which the client is told of the first lists
 			for e.seen("notifications/tools/list_changed") > 0 {
 				e.notification("notifications/tools/list_changed")
 			}

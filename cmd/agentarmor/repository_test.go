@@ -126,14 +126,14 @@ func readme(t *testing.T) string {
 
 // The configurations of the README are pasted by people: each of them loads.
 func TestReadmeConfigurationsLoad(t *testing.T) {
-	blocks := regexp.MustCompile("(?ms)^ *```(json|yaml)\n(.*?)^ *```").FindAllStringSubmatch(readme(t), -1)
+	blocks := regexp.MustCompile("(?ms)^( *)```(json|yaml)\n(.*?)^ *```").FindAllStringSubmatch(readme(t), -1)
 	if len(blocks) < 5 {
 		t.Fatalf("found %d configurations in the README", len(blocks))
 	}
 	env := func(string) (string, bool) { return "x", true }
 	for _, b := range blocks {
-		file := filepath.Join(t.TempDir(), "config."+b[1])
-		text := regexp.MustCompile("(?m)^   ").ReplaceAllString(b[2], "")
+		file := filepath.Join(t.TempDir(), "config."+b[2])
+		text := regexp.MustCompile("(?m)^"+b[1]).ReplaceAllString(b[3], "")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -34,10 +34,10 @@
 // their standard variables; what would be left out in silence (another protocol, an
 // address or headers that cannot be read) is an error at the start instead. Spans
 // carry names, outcomes and AgentArmor's own error texts, never arguments or
-// results. A collector that is slow or gone costs a bounded queue of spans and a
-// log line a minute, never a call. The values of headers that the environment
-// gives for the collector, and a password or query in its address, turn up in no
-// log line and no error.
+// results. A collector that is slow or gone costs a bounded queue of spans and,
+// after the first few, a log line a minute, never a call. The values of headers that
+// the environment gives for the collector, and a password or query in its address,
+// turn up in no log line and no error.
 //
 // Everything is safe for concurrent use. The goroutines are the SDK's, from
 // [NewTracer] to [Tracer.Shutdown].
