@@ -73,20 +73,33 @@ func newModernServer() *fakeServer {
 	return s
 }
 
+// set has f answer a method from now on.
+func (s *fakeServer) set(method string, f func(p *fakePeer, id uint64, m wire.Message)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.on[method] = f
+}
+
+func (s *fakeServer) get(method string) func(p *fakePeer, id uint64, m wire.Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.on[method]
+}
+
 func (s *fakeServer) result(method, result string) {
-	s.on[method] = func(p *fakePeer, id uint64, _ wire.Message) { p.result(id, result) }
+	s.set(method, func(p *fakePeer, id uint64, _ wire.Message) { p.result(id, result) })
 }
 
 func (s *fakeServer) error(method string, code int) {
-	s.on[method] = func(p *fakePeer, id uint64, _ wire.Message) { p.error(id, code, "no") }
+	s.set(method, func(p *fakePeer, id uint64, _ wire.Message) { p.error(id, code, "no") })
 }
 
 func (s *fakeServer) fail(method string, err *wire.Error) {
-	s.on[method] = func(p *fakePeer, id uint64, _ wire.Message) { p.fail(id, err) }
+	s.set(method, func(p *fakePeer, id uint64, _ wire.Message) { p.fail(id, err) })
 }
 
 func (s *fakeServer) silent(method string) {
-	s.on[method] = func(*fakePeer, uint64, wire.Message) {}
+	s.set(method, func(*fakePeer, uint64, wire.Message) {})
 }
 
 func (s *fakeServer) note(what string) {
@@ -181,7 +194,7 @@ func (p *fakePeer) Send(o wire.Outgoing) error {
 	if o.ID == 0 {
 		return nil
 	}
-	if f := p.s.on[m.Method]; f != nil {
+	if f := p.s.get(m.Method); f != nil {
 		go f(p, o.ID, m)
 	} else {
 		go p.error(o.ID, wire.CodeMethodNotFound, "unknown method")

@@ -372,7 +372,7 @@ func TestFallbackReleasesTheCall(t *testing.T) {
 	}, func(t *testing.T, p *pair) {
 		p.other.does("find", hangs)
 		slow := p.fake.on["initialize"]
-		p.fake.on["initialize"] = func(p *fakePeer, id uint64, m wire.Message) { time.Sleep(3 * time.Second); slow(p, id, m) }
+		p.fake.set("initialize", func(p *fakePeer, id uint64, m wire.Message) { time.Sleep(3 * time.Second); slow(p, id, m) })
 		p.fake.peer().exit("over")
 		settle(1500 * time.Millisecond) // it connects
 		st := p.c.call("plain")

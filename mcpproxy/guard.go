@@ -17,8 +17,9 @@ import (
 // passes, in this order:
 //
 //  1. its budget, which bounds all that follows (budget.go);
-//  2. a result that is fresh enough to be used again (results.go): it costs
-//     the upstream nothing;
+//  2. whether the definition of its tool is trusted (pins.go), and a result
+//     that is fresh enough to be used again (results.go): neither costs the
+//     upstream anything;
 //  3. the breakers of the server (plane.go) and of the tool: an open one
 //     answers at once, before the call takes a token or a place from those
 //     that have a chance;
@@ -165,7 +166,7 @@ func (k *call) upstreamGone() {
 	last := k.failure
 	k.mu.Unlock()
 	if last.reason == "" {
-		last = lastFailure{health.NotSent, "it has been stopped"}
+		last = lastFailure{health.NotSent, k.up.cfg.Name + " is stopped"}
 	}
 	k.giveUp(last.class, last.reason, time.Time{})
 }

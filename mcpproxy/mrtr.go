@@ -308,6 +308,8 @@ func (k *call) resume(r *request) {
 		k.endLocked()
 		k.mu.Unlock()
 		r.fail(wire.CodeInvalidRequest, "request id "+string(r.id)+" is already in use", nil)
+		k.settle(health.Cancelled, 0, "")
+		k.ended(k.account(health.Cancelled, "", time.Time{}))
 		k.stopUpstream("duplicate request id")
 		return
 	}

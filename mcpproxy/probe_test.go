@@ -78,7 +78,7 @@ func TestProbeConfig(t *testing.T) {
 		}
 	}
 	slow := func(s *scripted) { // 2 s late
-		s.on["ping"] = func(p *fakePeer, id uint64, _ wire.Message) { time.Sleep(2 * time.Second); p.result(id, `{}`) }
+		s.set("ping", func(p *fakePeer, id uint64, _ wire.Message) { time.Sleep(2 * time.Second); p.result(id, `{}`) })
 		s.silent("tools/list")
 	}
 	for _, tt := range []struct {

@@ -8,6 +8,10 @@ import (
 	"github.com/agentarmor/agentarmor/health"
 )
 
+// stopped is the state of an upstream that a reload has removed or replaced,
+// for who still waits for it; the status shows it no more.
+const stopped health.State = "stopped"
+
 // unavailable is why there is no connection to use.
 type unavailable struct {
 	upstream string
@@ -43,6 +47,11 @@ func (in *instance) unavailable() *unavailable {
 	e := &unavailable{upstream: in.o.cfg.Name, state: s.State, reason: s.Reason, open: !in.breaker.Closed()}
 	if s.NextAttempt != nil {
 		e.retryAt = *s.NextAttempt
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.phase == ended && s.State != health.Disabled {
+		e.state, e.reason, e.open, e.retryAt = stopped, "", false, time.Time{}
 	}
 	return e
 }

@@ -108,7 +108,7 @@ func TestRemovedWhileACallWaits(t *testing.T) {
 					return
 				}
 				wantAccount(t, st.text(), map[string]any{"outcome": "not_sent", "executed": "no"})
-				wantPart(t, st.text(), "It was not executed")
+				wantPart(t, st.text(), "is unavailable: fake is stopped. It was not executed")
 			})
 		})
 	}
