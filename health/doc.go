@@ -25,7 +25,9 @@
 // class means: whether the call had its effect, whether it may be made again,
 // and what it says to the two breakers it concerns.
 //
-// One rule goes beyond the table of the design: the errors of 2026-07-28 that
+// Two rules go beyond the table of the design. A message over our size limit is
+// [TooLarge], no [Malformed]: it is no fault of the server, and would be as large
+// again. The errors of 2026-07-28 that
 // refuse a request before it reaches a handler (-32020, -32021, -32022) are
 // [Rejected] like -32600, whatever HTTP status came with them.
 //

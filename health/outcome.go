@@ -18,6 +18,7 @@ const (
 	Lost                // the stream or process died after the send
 	NotSent             // nothing has left
 	Malformed           // what came back is no JSON-RPC answer
+	TooLarge            // what came back is over our limit
 	Open                // not tried: breaker open, isolated, draining
 	Cancelled           // the client left
 )
@@ -60,6 +61,7 @@ var classes = [...]struct {
 	Lost:          {"lost", "maybe", Failure, Failure, IfIdempotent},
 	NotSent:       {"not_sent", "no", Failure, Failure, Always},
 	Malformed:     {"malformed", "maybe", Failure, Failure, IfIdempotent},
+	TooLarge:      {"too_large", "maybe", Success, Neutral, Never},
 	Open:          {"open", "no", Neutral, Neutral, Later},
 	Cancelled:     {"cancelled", "maybe", Neutral, Neutral, Never},
 }
@@ -122,7 +124,8 @@ const (
 	FailNotSent                 // nothing has left
 	FailSessionLost             // the transport found the session forgotten
 	FailHTTPStatus              // Evidence.Status instead of an answer
-	FailMalformed               // no JSON-RPC message, or one over the limit
+	FailMalformed               // no JSON-RPC message
+	FailTooLarge                // a message over the limit
 	FailTimeout                 // the budget is spent
 	FailCancelled               // the client left
 	FailOpen                    // not tried
@@ -134,6 +137,7 @@ var failures = map[Kind]Class{
 	FailNotSent:     NotSent,
 	FailSessionLost: SessionLost,
 	FailMalformed:   Malformed,
+	FailTooLarge:    TooLarge,
 	FailTimeout:     Timeout,
 	FailCancelled:   Cancelled,
 	FailOpen:        Open,

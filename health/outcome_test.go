@@ -35,6 +35,7 @@ func TestClassify(t *testing.T) {
 		{"lost", []health.Evidence{kind(health.FailLost), kind(health.Kind(99))}, health.Lost, "maybe"},
 		{"not_sent", []health.Evidence{kind(health.FailNotSent)}, health.NotSent, "no"},
 		{"malformed", []health.Evidence{kind(health.FailMalformed), status(202), status(302)}, health.Malformed, "maybe"},
+		{"too_large", []health.Evidence{kind(health.FailTooLarge)}, health.TooLarge, "maybe"},
 		{"open", []health.Evidence{kind(health.FailOpen)}, health.Open, "no"},
 		{"cancelled", []health.Evidence{kind(health.FailCancelled)}, health.Cancelled, "maybe"},
 	} {
@@ -74,6 +75,7 @@ func TestTable(t *testing.T) {
 		{health.Lost, "maybe", health.Failure, health.Failure, health.Failure, health.IfIdempotent},
 		{health.NotSent, "no", health.Failure, health.Failure, health.Failure, health.Always},
 		{health.Malformed, "maybe", health.Failure, health.Failure, health.Failure, health.IfIdempotent},
+		{health.TooLarge, "maybe", health.Success, health.Neutral, health.Neutral, health.Never},
 		{health.Open, "no", health.Neutral, health.Neutral, health.Neutral, health.Later},
 		{health.Cancelled, "maybe", health.Neutral, health.Neutral, health.Neutral, health.Never},
 		{health.Class(-1), "maybe", health.Neutral, health.Neutral, health.Neutral, health.Never},

@@ -349,13 +349,18 @@ func TestSystemNote(t *testing.T) {
 	if _, err := c.Complete(t.Context(), own); err != nil {
 		t.Fatal(err)
 	}
+	note = "tool x is down"
+	if _, err := c.Complete(t.Context(), &llm.Request{Messages: own.Messages, Bare: true}); err != nil {
+		t.Fatal(err)
+	}
 	var got []string
 	for _, r := range f.Requests() {
 		for _, m := range r.Messages {
 			got = append(got, string(m.Role)+" "+m.Text())
 		}
 	}
-	want := []string{"system tool x is down", "user hi", "system be kind\n\ntool x is down", "user hi", "system be kind", "user hi"}
+	want := []string{"system tool x is down", "user hi", "system be kind\n\ntool x is down", "user hi",
+		"system be kind", "user hi", "system be kind", "user hi"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -2,7 +2,10 @@ package llm
 
 import (
 	"cmp"
+	"fmt"
 	"os"
+	"strings"
+	"time"
 )
 
 // keyVariables are the variables that FromEnv reads, for messages.
@@ -17,29 +20,64 @@ const GroqURL = "https://api.groq.com/openai/v1"
 // [ClassNone].
 func FromEnv() (*Chain, error) {
 	var entries []Entry
-	gemini := cmp.Or(os.Getenv("GEMINI_API_KEY"), os.Getenv("GOOGLE_API_KEY"))
-	groq := os.Getenv("GROQ_API_KEY")
-	for _, d := range []struct {
-		build func(ProviderOptions) (Provider, error)
-		o     ProviderOptions
-		price Price
-	}{
-		{NewGemini, ProviderOptions{Name: "gemini", Model: "gemini-2.5-flash", APIKey: gemini}, Price{Input: 0.30, Output: 2.50}},
-		{NewGemini, ProviderOptions{Name: "gemini-lite", Model: "gemini-3.5-flash-lite", APIKey: gemini}, Price{}},
-		{NewOpenAI, ProviderOptions{Name: "groq", Model: "llama-3.1-8b-instant", APIKey: groq, BaseURL: GroqURL}, Price{}},
-		{NewOpenAI, ProviderOptions{Name: "groq-oss", Model: "openai/gpt-oss-20b", APIKey: groq, BaseURL: GroqURL}, Price{}},
-	} {
-		if d.o.APIKey == "" {
+	for _, s := range DefaultChain(os.Getenv) {
+		if s.APIKey == "" {
 			continue
 		}
-		p, err := d.build(d.o)
+		e, err := s.Entry()
 		if err != nil {
 			return nil, err
 		}
-		entries = append(entries, Entry{Provider: p, Price: d.price})
+		entries = append(entries, e)
 	}
 	if len(entries) == 0 {
 		return nil, newError(ClassNone, "no model is configured: set %s", keyVariables)
 	}
 	return New(entries, Options{})
+}
+
+// Spec is an [Entry] in words, as a config file holds it.
+type Spec struct {
+	API         string // "gemini" or "openai"
+	KeyVariable string // where the APIKey comes from, for messages; "" if from nowhere
+	ProviderOptions
+	Timeout  time.Duration // as in Entry
+	RPM, TPM int
+	Price    Price
+}
+
+// DefaultChain returns the chain of [FromEnv] with the keys that getenv knows.
+// An entry whose key is not set is there too, with an empty APIKey.
+func DefaultChain(getenv func(string) string) []Spec {
+	key := func(name string) string { return strings.TrimSpace(getenv(name)) }
+	gemini := func(name, model string) Spec {
+		return Spec{API: "gemini", KeyVariable: "GEMINI_API_KEY", ProviderOptions: ProviderOptions{
+			Name: name, Model: model, APIKey: cmp.Or(key("GEMINI_API_KEY"), key("GOOGLE_API_KEY"))}}
+	}
+	groq := func(name, model string) Spec {
+		return Spec{API: "openai", KeyVariable: "GROQ_API_KEY", ProviderOptions: ProviderOptions{
+			Name: name, Model: model, APIKey: key("GROQ_API_KEY"), BaseURL: GroqURL}}
+	}
+	first := gemini("gemini", "gemini-2.5-flash")
+	first.Price = Price{Input: 0.30, Output: 2.50}
+	return []Spec{
+		first,
+		gemini("gemini-lite", "gemini-3.5-flash-lite"),
+		groq("groq", "llama-3.1-8b-instant"),
+		groq("groq-oss", "openai/gpt-oss-20b"),
+	}
+}
+
+// Entry returns the entry with a provider of its own.
+func (s Spec) Entry() (e Entry, err error) {
+	e = Entry{Name: s.Name, Timeout: s.Timeout, RPM: s.RPM, TPM: s.TPM, Price: s.Price}
+	switch s.API {
+	case "gemini":
+		e.Provider, err = NewGemini(s.ProviderOptions)
+	case "openai":
+		e.Provider, err = NewOpenAI(s.ProviderOptions)
+	default:
+		err = fmt.Errorf("llm: %s: unknown API %q", s.Name, s.API)
+	}
+	return e, err
 }

@@ -164,9 +164,14 @@ type Request struct {
 	// Prefer names what is tried first, in order: entries or models. The rest
 	// of the chain follows.
 	Prefer []string
+	// Strategy orders the others; "": the chain's own does.
+	Strategy Strategy
 	// Timeout is the budget of the whole chain for this request, if it is
 	// shorter than the chain's.
 	Timeout time.Duration
+	// Bare keeps the chain's SystemNote out of the request, where who gets the
+	// answer is not to know it.
+	Bare bool
 }
 
 // Prompt returns a request of one user message.

@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -17,6 +18,7 @@ type run struct {
 	c        *Chain
 	q        *question
 	caller   context.Context
+	strategy Strategy
 	deadline time.Time
 	emit     func(string) // nil: not a stream
 	order    []*entry
@@ -59,7 +61,8 @@ var (
 )
 
 func (c *Chain) do(ctx context.Context, r *Request, emit func(string)) (*Response, error) {
-	run := &run{c: c, caller: ctx, emit: emit, tries: make(map[*entry]*try, len(c.entries)), t: tracer{started: time.Now()}}
+	run := &run{c: c, caller: ctx, strategy: cmp.Or(r.Strategy, c.o.Strategy), emit: emit,
+		tries: make(map[*entry]*try, len(c.entries)), t: tracer{started: time.Now()}}
 	run.t.last = run.t.started
 	if len(c.entries) == 0 {
 		return run.failed(newError(ClassNone, "no model is configured: set %s", keyVariables))
@@ -95,7 +98,7 @@ func (c *Chain) question(r *Request) (*question, error) {
 	if q.schema, err = compileSchema(r.Schema); err != nil {
 		return nil, err
 	}
-	if c.o.SystemNote != nil {
+	if c.o.SystemNote != nil && !r.Bare {
 		if note := c.o.SystemNote(); note != "" {
 			q.Messages = withNote(r.Messages, note)
 		}
@@ -289,7 +292,7 @@ func (r *run) trace() *Trace {
 	if !r.queued.IsZero() {
 		queued = time.Since(r.queued)
 	}
-	return r.t.finish(r.c.o.Strategy, queued)
+	return r.t.finish(r.strategy, queued)
 }
 
 func (r *run) end(resp *Response, err *Error, t *Trace) (*Response, error) {

@@ -33,7 +33,8 @@ func (p Price) of(n need) float64 {
 // order returns the entries in the order in which a request tries them: those
 // it prefers, as it names them, then the others as the strategy says.
 func (c *Chain) order(r *Request, n need) []*entry {
-	if len(c.entries) < 2 || c.o.Strategy == ByPriority && len(r.Prefer) == 0 {
+	strategy := cmp.Or(r.Strategy, c.o.Strategy)
+	if len(c.entries) < 2 || strategy == ByPriority && len(r.Prefer) == 0 {
 		return c.entries
 	}
 	keys := make(map[*entry][3]float64, len(c.entries))
@@ -42,7 +43,7 @@ func (c *Chain) order(r *Request, n need) []*entry {
 		if rank < 0 {
 			rank = math.Inf(1)
 		}
-		first, second := c.o.Strategy.key(e, n)
+		first, second := strategy.key(e, n)
 		keys[e] = [3]float64{rank, first, second}
 	}
 	order := slices.Clone(c.entries)

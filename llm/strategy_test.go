@@ -1,6 +1,7 @@
 package llm_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -44,43 +45,52 @@ func TestStrategies(t *testing.T) {
 		{llm.ByCost, nil, "slow shaky fast"},
 		{llm.ByCost, []string{"fake/fast-model"}, "fast slow shaky"},
 	} {
-		t.Run(string(tt.strategy)+" "+strings.Join(tt.prefer, " "), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				over := false
-				var entries []llm.Entry
-				for _, name := range []string{"slow", "shaky", "fast"} {
-					f := llm.NewFake(name).Script(func(n int, _ *llm.Request) llm.Step {
-						s := llm.Step{Delay: took[name]}
-						if over {
-							s.Status = 400
-						} else if name == "shaky" && n%4 == 0 {
-							s.Status = 500
-						}
-						return s
-					})
-					entries = append(entries, llm.Entry{Provider: f, Price: price[name]})
-				}
-				c, err := llm.New(entries, llm.Options{Strategy: tt.strategy})
-				if err != nil {
-					t.Fatal(err)
-				}
-				for range 10 {
-					for _, e := range entries {
-						r := llm.Prompt("hi")
-						r.Prefer = []string{e.Provider.Info().Name}
-						if _, err := c.Complete(t.Context(), r); err != nil {
-							t.Fatal(err)
+		other := llm.ByLatency
+		if tt.strategy == other {
+			other = llm.ByCost
+		}
+		for name, of := range map[string]struct{ chain, request llm.Strategy }{"chain": {tt.strategy, ""}, "request": {other, tt.strategy}} {
+			t.Run(fmt.Sprint(name, " ", tt.strategy, " ", tt.prefer), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					over := false
+					var entries []llm.Entry
+					for _, name := range []string{"slow", "shaky", "fast"} {
+						f := llm.NewFake(name).Script(func(n int, _ *llm.Request) llm.Step {
+							s := llm.Step{Delay: took[name]}
+							if over {
+								s.Status = 400
+							} else if name == "shaky" && n%4 == 0 {
+								s.Status = 500
+							}
+							return s
+						})
+						entries = append(entries, llm.Entry{Provider: f, Price: price[name]})
+					}
+					c, err := llm.New(entries, llm.Options{Strategy: of.chain})
+					if err != nil {
+						t.Fatal(err)
+					}
+					for range 10 {
+						for _, e := range entries {
+							r := llm.Prompt("hi")
+							r.Prefer = []string{e.Provider.Info().Name}
+							if _, err := c.Complete(t.Context(), r); err != nil {
+								t.Fatal(err)
+							}
 						}
 					}
-				}
-				over = true
-				r := llm.Prompt("hi")
-				r.Prefer = tt.prefer
-				if got := asked(t, c, r); got != tt.want {
-					t.Errorf("order %s, want %s", got, tt.want)
-				}
+					over = true
+					r := llm.Prompt("hi")
+					r.Prefer, r.Strategy = tt.prefer, of.request
+					if got := asked(t, c, r); got != tt.want {
+						t.Errorf("order %s, want %s", got, tt.want)
+					}
+					if got := c.Traces(1)[0].Strategy; got != tt.strategy {
+						t.Errorf("the trace says %s", got)
+					}
+				})
 			})
-		})
+		}
 	}
 }
 

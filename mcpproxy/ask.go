@@ -39,6 +39,15 @@ func (a *ask) done(m wire.Message) {
 	})
 }
 
+// drop ends a without an answer.
+func (a *ask) drop() {
+	a.once.Do(func() {
+		if a.call != nil {
+			a.call.answeredAsk()
+		}
+	})
+}
+
 // refuse answers the upstream that its request leads nowhere.
 func (a *ask) refuse(why string) {
 	a.done(wire.Message{Error: errorObject(wire.CodeMethodNotFound, "AgentArmor: "+why)})
@@ -47,9 +56,9 @@ func (a *ask) refuse(why string) {
 // needs names the client capability a server request takes; a visit to a URL
 // takes its member url too.
 var needs = map[string]string{
-	"sampling/createMessage": "sampling",
-	"elicitation/create":     "elicitation",
-	"roots/list":             "roots",
+	createMessageMethod:  "sampling",
+	"elicitation/create": "elicitation",
+	"roots/list":         "roots",
 }
 
 // supports tells whether a client with caps can be asked. An elicitation
@@ -61,8 +70,9 @@ func supports(caps []byte, method string, params []byte) bool {
 	return needs[method] != "" && declared(caps, needs[method])
 }
 
-// asked routes a request of an upstream to the client whose call caused it:
-// the call on whose stream it came, or the only one that can have caused it.
+// asked routes a request of an upstream to the client whose call caused it, the
+// call on whose stream it came or the only one that can have caused it, or to
+// the chain in its place.
 func (p *Proxy) asked(c *conn, m wire.Message, via uint64) {
 	a := &ask{conn: c, raw: m.ID}
 	need, ok := needs[m.Method]
@@ -75,7 +85,12 @@ func (p *Proxy) asked(c *conn, m wire.Message, via uint64) {
 		p.commonRoots(a)
 		return
 	}
+	sampler := c.in.up.sampler
 	if cl == nil {
+		if sampler.answersAll(c, m, via) {
+			p.sample(p.ctx, a, m.Params)
+			return
+		}
 		a.refuse(m.Method + " refused: " + why)
 		return
 	}
@@ -85,9 +100,20 @@ func (p *Proxy) asked(c *conn, m wire.Message, via uint64) {
 		caps = k.request().hop.caps
 	}
 	switch {
-	case m.Method == "sampling/createMessage" && c.in.o.cfg.Sampling == "refuse":
+	case m.Method == createMessageMethod && c.in.o.cfg.Sampling == "refuse":
 		a.call = nil
 		a.refuse("sampling is refused by the configuration")
+	case sampler.answers(caps, m.Method, m.Params):
+		ctx := p.ctx
+		if k != nil {
+			if _, ok = k.askStarted(); !ok {
+				a.call = nil
+				a.refuse(callEnded)
+				return
+			}
+			ctx = k.lifetime()
+		}
+		p.sample(ctx, a, m.Params)
 	case !supports(caps, m.Method, m.Params):
 		a.call = nil
 		a.refuse("the client that caused this call does not support " + need)
@@ -289,7 +315,7 @@ func (k *call) request() *request {
 	return k.r
 }
 
-// askStarted pauses the budget while a person is asked, and returns the stream
+// askStarted pauses the budget while a person or model is asked, and returns the stream
 // that the question belongs to; false when the call has ended.
 func (k *call) askStarted() (wire.Stream, bool) {
 	k.mu.Lock()
@@ -309,7 +335,9 @@ func (k *call) answeredAsk() {
 	defer k.mu.Unlock()
 	if k.asking--; k.asking <= 0 && !k.done {
 		k.asking = 0
-		k.budget.resume()
+		if k.parked == nil || !k.parked.waiting() {
+			k.budget.resume()
+		}
 	}
 }
 
@@ -347,6 +375,7 @@ func (p *Proxy) withdrawn(c *conn, m wire.Message) {
 	for _, k := range c.routed() {
 		k.withdrawn(id)
 	}
+	c.in.up.sampler.drop(func(a *ask) bool { return a.conn == c && a.result == nil && string(a.raw) == raw })
 	for _, cl := range p.allClients() {
 		cl.mu.Lock()
 		var found *ask
@@ -359,11 +388,7 @@ func (p *Proxy) withdrawn(c *conn, m wire.Message) {
 		}
 		cl.mu.Unlock()
 		if found != nil {
-			found.once.Do(func() {
-				if found.call != nil {
-					found.call.answeredAsk()
-				}
-			})
+			found.drop()
 			reason, _ := wire.String(wire.Get(m.Params, "reason"))
 			cl.cancelAsk(found, reason)
 			return

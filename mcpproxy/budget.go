@@ -54,11 +54,9 @@ func (b *budget) resume() {
 	}
 }
 
-// stop is final.
 func (b *budget) stop() {
 	if b.timer != nil {
 		b.timer.Stop()
-		b.timer = nil
 	}
 }
 

@@ -149,7 +149,14 @@ func (k *call) sendWhenReady() {
 		k.notReady(err)
 		return
 	}
-	k.send(conn)
+	k.mu.Lock()
+	under := k.sent // a further round of an attempt
+	k.mu.Unlock()
+	if under {
+		k.send(conn)
+		return
+	}
+	k.pass(conn)
 }
 
 // notReady ends an attempt that found no connection. It was none: nobody counts it.
@@ -215,7 +222,7 @@ func (k *call) outgoing(conn *conn, id uint64) wire.Outgoing {
 		edits = append(edits, wire.Edit{Key: k.key, Value: k.raw})
 	}
 	edits = append(edits, wire.Edit{Key: "_meta", Value: k.meta(conn, id)})
-	if r.modern {
+	if r.modern && k.extra == nil {
 		if k.parked != nil || !conn.modern {
 			edits = append(edits, wire.Edit{Key: "requestState"}, wire.Edit{Key: "inputResponses"})
 		} else if r.state != nil {
@@ -257,7 +264,7 @@ func (k *call) meta(conn *conn, id uint64) []byte {
 			}
 			r.c.mu.Unlock()
 		}
-		if caps == nil {
+		if caps = k.up.sampler.declare(caps); caps == nil {
 			caps = []byte(`{}`)
 		}
 		if info == nil {
@@ -309,18 +316,6 @@ func (k *call) endLocked() bool {
 		})
 	}
 	return true
-}
-
-// stopWaitingLocked gives up the call's token, place and next attempt.
-func (k *call) stopWaitingLocked() {
-	if k.later != nil && k.later.Stop() {
-		k.up.guard.resumes(k)
-	}
-	if k.turn != nil {
-		k.turn.Cancel()
-		k.turn = nil
-	}
-	k.giveWay()
 }
 
 // giveWay leaves the bulkhead to the next call.
@@ -383,7 +378,7 @@ func (k *call) response(m wire.Message) []byte {
 		return wire.AppendErrorRaw(nil, r.id, k.errorFor(m.Error))
 	}
 	result := m.Result
-	if r.modern || k.conn.modern || k.retries > 0 {
+	if r.modern || k.conn.modern || k.tries > 1 {
 		result = k.resultFor(result)
 	}
 	return wire.AppendResult(wire.Buffer(len(result)+len(r.id)+40), r.id, result)
@@ -405,7 +400,7 @@ func (k *call) resultFor(result []byte) []byte {
 	const server = wire.MetaPrefix + "serverInfo"
 	var edits, metaEdits []wire.Edit
 	meta := wire.Get(result, "_meta")
-	if k.retries > 0 {
+	if k.tries > 1 {
 		class := health.OK
 		if isError(result) {
 			class = health.ToolError
@@ -484,8 +479,10 @@ func evidence(err *wire.Error) health.Evidence {
 		e.Kind = health.FailSessionLost
 	case wire.HTTPStatus:
 		e.Kind = health.FailHTTPStatus
-	case wire.Malformed, wire.TooLarge:
+	case wire.Malformed:
 		e.Kind = health.FailMalformed
+	case wire.TooLarge:
+		e.Kind = health.FailTooLarge
 	default:
 		e.Kind = health.FailLost
 	}

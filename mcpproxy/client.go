@@ -22,6 +22,7 @@ type client struct {
 	ready   bool   // notifications/initialized has come
 	level   int    // of logging/setLevel; -1 before
 	calls   map[string]*call
+	own     map[string]*ownCall // those that AgentArmor answers itself
 	listens map[string]*listen
 	asks    map[string]*ask // our requests to this client, by their id "s<n>"
 	held    [][]byte        // those that came before it was ready
@@ -61,11 +62,14 @@ func (p *Proxy) Closed(s *wire.Session) {
 	p.clientsMu.Unlock()
 	c.mu.Lock()
 	c.closed = true
-	calls, asks, subs, listens := c.calls, c.asks, c.subs, c.listens
-	c.calls, c.asks, c.subs, c.listens, c.held = nil, nil, nil, nil, nil
+	calls, own, asks, subs, listens := c.calls, c.own, c.asks, c.subs, c.listens
+	c.calls, c.own, c.asks, c.subs, c.listens, c.held = nil, nil, nil, nil, nil, nil
 	c.mu.Unlock()
 	for _, k := range calls {
 		k.cancel("the client left")
+	}
+	for _, o := range own {
+		o.cancel()
 	}
 	for _, a := range asks {
 		a.refuse("the client left")
@@ -124,13 +128,7 @@ func (c *client) touch(r *request) {
 func (c *client) add(k *call) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
-		return false
-	}
-	if _, ok := c.calls[string(k.r.id)]; ok {
-		return false
-	}
-	if _, ok := c.listens[string(k.r.id)]; ok {
+	if c.closed || c.takenLocked(k.r.id) {
 		return false
 	}
 	if c.calls == nil {
@@ -138,6 +136,11 @@ func (c *client) add(k *call) bool {
 	}
 	c.calls[string(k.r.id)] = k
 	return true
+}
+
+// takenLocked tells whether a request with that id is under way.
+func (c *client) takenLocked(id []byte) bool {
+	return c.calls[string(id)] != nil || c.own[string(id)] != nil || c.listens[string(id)] != nil
 }
 
 func (c *client) remove(k *call) {
@@ -196,10 +199,13 @@ func (c *client) cancelled(m wire.Message) {
 		reason = s
 	}
 	c.mu.Lock()
-	k, l := c.calls[string(id)], c.listens[string(id)]
+	k, o, l := c.calls[string(id)], c.own[string(id)], c.listens[string(id)]
 	c.mu.Unlock()
 	if k != nil {
 		k.cancel(reason)
+	}
+	if o != nil {
+		o.cancel()
 	}
 	if l != nil {
 		l.end(false)

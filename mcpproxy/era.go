@@ -65,7 +65,7 @@ type attempt struct {
 
 // connect returns a connection that is ready for calls.
 func (in *instance) connect(ctx context.Context) (*conn, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, in.o.cfg.startupTimeout(), errStartup)
+	ctx, cancel := context.WithTimeoutCause(ctx, in.startBudget(), errStartup)
 	defer cancel()
 	a := &attempt{in: in, ctx: ctx, transport: in.transport()}
 	c, err := a.run()
@@ -84,6 +84,16 @@ func (in *instance) connect(ctx context.Context) (*conn, error) {
 	return c, nil
 }
 
+// startBudget bounds one start. A service that was there and comes back has
+// nothing to install: one that hangs is asked again soon.
+func (in *instance) startBudget() time.Duration {
+	d := in.o.cfg.startupTimeout()
+	if in.outage && in.era != eraUnknown && !in.o.cfg.Stdio() {
+		d = min(d, 4*in.o.cfg.Probe.everyDown())
+	}
+	return d
+}
+
 // run tries the generations in order, as the config, memory, the only client
 // or the specification's probe would have it.
 func (a *attempt) run() (*conn, error) {
@@ -94,9 +104,9 @@ func (a *attempt) run() (*conn, error) {
 	budget := discoverBudget
 	switch {
 	case second == eraUnknown:
-		budget = a.in.o.cfg.startupTimeout()
+		budget = a.in.startBudget()
 	case a.in.era == eraModern:
-		budget = a.in.o.cfg.startupTimeout() / 2 // it has answered before, and may start slowly
+		budget = a.in.startBudget() / 2 // it has answered before, and may start slowly
 	}
 	for _, e := range []era{first, second} {
 		if e == eraUnknown {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/agentarmor/agentarmor/health"
 	"github.com/agentarmor/agentarmor/mcpproxy/telemetry"
-	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
 // guard protects one upstream from its callers and them from it. A call
@@ -26,8 +25,8 @@ import (
 //  4. the rate limit, then the bulkhead, which bounds what is under way and
 //     what waits (bulkhead.go): a token is spent by calls that will be sent,
 //     and waiting for one holds no place;
-//  5. the breaker of the tool again, as it is when the call's turn has come:
-//     here a half-open one takes it as its trial.
+//  5. the breaker of the tool again, as it is when the call's turn has come
+//     and the server is there: here a half-open one takes it as its trial.
 //
 // Then it is sent. When that fails, the outcome is noted once for both planes,
 // the call is retried where its class allows it (retry.go), back at step 5
@@ -99,82 +98,6 @@ func (k *call) admit() {
 	}
 }
 
-// await lets a call wait for its token; false: its upstream is gone.
-func (k *call) await(turn *rate.Reservation, wait time.Duration) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.overLocked() {
-		turn.Cancel()
-		return true
-	}
-	k.turn = turn
-	return k.afterLocked(wait, k.enter)
-}
-
-// afterLocked goes on with f after a while, unless the call ends before; false:
-// its upstream is gone.
-func (k *call) afterLocked(wait time.Duration, f func()) bool {
-	g := k.up.guard
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return false
-	}
-	g.pausing[k] = true
-	k.later = time.AfterFunc(wait, func() {
-		defer wire.OnPanic()
-		if g.resumes(k) {
-			f()
-		}
-	})
-	return true
-}
-
-// resumes ends a pause of k; false: it was ended by close.
-func (g *guard) resumes(k *call) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	was := g.pausing[k]
-	delete(g.pausing, k)
-	return was
-}
-
-// waiting tells whether calls wait that are not under way.
-func (g *guard) waiting() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	_, queued := g.places.load()
-	return queued > 0 || len(g.pausing) > 0
-}
-
-// close gives up the calls that wait for a token or their next attempt, once
-// the upstream is stopped. Those in the queue find that themselves.
-func (g *guard) close() {
-	g.mu.Lock()
-	g.closed = true
-	calls := g.pausing
-	g.pausing = map[*call]bool{}
-	g.mu.Unlock()
-	for k := range calls {
-		k.upstreamGone()
-	}
-}
-
-// upstreamGone gives up a call whose upstream was removed before its turn.
-func (k *call) upstreamGone() {
-	k.mu.Lock()
-	last := k.failure
-	k.mu.Unlock()
-	if last.reason == "" {
-		last = lastFailure{health.NotSent, k.up.cfg.Name + " is stopped"}
-	}
-	k.giveUp(last.class, last.reason, time.Time{})
-}
-
-// overLocked tells that no attempt is to follow: the call has ended, or what
-// stands in for it is tried.
-func (k *call) overLocked() bool { return k.done || k.fallback != nil }
-
 func (r Rate) String() string {
 	unit := map[time.Duration]string{time.Second: "s", time.Minute: "m", time.Hour: "h"}[r.Per]
 	return fmt.Sprintf("%g/%s", r.Calls, unit)
@@ -230,7 +153,8 @@ func (k *call) refused() bool {
 		k.giveUp(health.Open, shut.Error(), shut.retryAt)
 		return true
 	}
-	if k.tool == nil || k.tool.breaker.Closed() {
+	// What holds for the server comes before its tool.
+	if k.tool == nil || k.tool.breaker.Closed() || k.in.live() == nil {
 		return false
 	}
 	until := k.tool.breaker.Until()
@@ -252,6 +176,22 @@ func later(a, b time.Time) time.Time {
 
 // try makes an attempt.
 func (k *call) try() {
+	k.mu.Lock()
+	if k.overLocked() {
+		k.mu.Unlock()
+		return
+	}
+	k.trying, k.sent, k.conn = true, false, nil
+	k.mu.Unlock()
+	if conn := k.in.live(); conn != nil {
+		k.pass(conn)
+		return
+	}
+	k.p.work.Go(k.sendWhenReady)
+}
+
+// pass goes through the breaker of the tool, and on conn to the server.
+func (k *call) pass(conn *conn) {
 	var permit health.Permit
 	if k.tool != nil {
 		var ok bool
@@ -261,19 +201,14 @@ func (k *call) try() {
 		}
 	}
 	k.mu.Lock()
-	if k.overLocked() {
+	if k.overLocked() || !k.trying {
 		k.mu.Unlock()
 		permit.Done(health.Neutral)
 		return
 	}
-	k.permit, k.trying, k.sent, k.conn = permit, true, false, nil
-	k.began = time.Now()
+	k.permit, k.began = permit, time.Now()
 	k.mu.Unlock()
-	if conn := k.in.live(); conn != nil {
-		k.send(conn)
-		return
-	}
-	k.p.work.Go(k.sendWhenReady)
+	k.send(conn)
 }
 
 // shut gives up because the tool's breaker does not let the next attempt pass.

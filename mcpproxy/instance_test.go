@@ -282,6 +282,27 @@ func TestRenewIsSingleFlight(t *testing.T) {
 	})
 }
 
+// A service that comes back from an outage only to hang is asked again soon,
+// not after the time that a first start may take.
+func TestHangingRestartIsCutShort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newLegacyServer()
+		h := supervise(t, srv, UpstreamConfig{URL: "http://127.0.0.1/mcp", Protocol: "legacy"})
+		c, _ := h.await(t.Context())
+		srv.fail("ping", failure(wire.NotSent))
+		srv.silent("initialize")
+		h.suspect(c, failure(wire.NotSent))
+		settle(10 * time.Second)
+		srv.result("initialize", initOK)
+		srv.result("ping", `{}`)
+		settle(25 * time.Second)
+		if h.state() != health.Ready {
+			t.Errorf("25 s after the hang: %s", h.state())
+		}
+		h.end()
+	})
+}
+
 // A server that forgets its session at once is not asked in a tight loop.
 func TestSessionLostAtOnceBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -313,7 +313,9 @@ func (k *call) resume(r *request) {
 		k.stopUpstream("duplicate request id")
 		return
 	}
-	k.budget.resume()
+	if k.asking == 0 {
+		k.budget.resume()
+	}
 	final := d.final
 	var answered []question
 	var with [][]byte
@@ -341,61 +343,94 @@ func (k *call) resume(r *request) {
 
 // inputRequired takes the input_required of a modern upstream: a modern client
 // gets it with the state bound to it, a legacy one is asked request by request.
+// What the chain answers is asked of neither.
 func (k *call) inputRequired(m wire.Message) {
-	if k.r.modern {
-		k.settle(health.OK, 0, "")
-		if !k.end() {
-			return
-		}
-		k.ended(k.account(health.OK, "", time.Time{}))
-		result := m.Result
-		if state := wire.Get(result, "requestState"); state != nil {
-			m.Result = wire.Rewrite(nil, result, wire.Edit{Key: "requestState", Value: k.p.wrapState(k, state)})
-		}
-		_ = k.r.st.Answer(k.response(m), m.More) // a client that left needs no answer
+	requests := wire.Get(m.Result, "inputRequests")
+	if k.r.modern && !k.samples(requests) {
+		k.handOn(m, nil)
 		return
 	}
-	requests := wire.Get(m.Result, "inputRequests")
 	k.mu.Lock()
 	k.rounds++
 	tooMany := k.rounds > roundsMax
-	k.extra = nil
-	if state := wire.Get(m.Result, "requestState"); state != nil {
-		k.extra = append(k.extra, wire.Edit{Key: "requestState", Value: state})
-	}
+	k.extra = []wire.Edit{{Key: "requestState", Value: wire.Get(m.Result, "requestState")}}
 	k.mu.Unlock()
 	if tooMany {
 		k.giveUp(health.Malformed, "the server asks for input without end", time.Time{})
 		return
 	}
-	k.p.work.Go(func() { k.gather(k.lifetime(), requests) })
+	k.p.work.Go(func() { k.gather(k.lifetime(), m, requests) })
 }
 
-// gather asks a legacy client for each input and calls the upstream again.
-func (k *call) gather(ctx context.Context, requests []byte) {
+// handOn gives a modern client what its upstream asks for, but for what has
+// been sampled already: that waits in the state.
+func (k *call) handOn(m wire.Message, sampled []byte) {
+	k.settle(health.OK, 0, "")
+	if !k.end() {
+		return
+	}
+	k.ended(k.account(health.OK, "", time.Time{}))
+	result := m.Result
+	state := wire.Get(result, "requestState")
+	if sampled != nil {
+		var answered []wire.Edit
+		for key := range wire.Members(sampled) {
+			answered = append(answered, wire.Edit{Key: key})
+		}
+		m.Result = wire.Rewrite(nil, result,
+			wire.Edit{Key: "inputRequests", Value: wire.Rewrite(nil, wire.Get(result, "inputRequests"), answered...)},
+			wire.Edit{Key: "requestState", Value: k.p.wrapSampled(k, state, sampled)})
+	} else if state != nil {
+		m.Result = wire.Rewrite(nil, result, wire.Edit{Key: "requestState", Value: k.p.wrapState(k, state)})
+	}
+	_ = k.r.st.Answer(k.response(m), m.More) // a client that left needs no answer
+}
+
+// samples tells whether the chain answers any of the raw inputRequests.
+func (k *call) samples(requests []byte) bool {
+	for _, req := range wire.Members(requests) {
+		method, _ := wire.String(wire.Get(req, "method"))
+		if k.up.sampler.answers(k.r.capabilities(), method, wire.Get(req, "params")) {
+			return true
+		}
+	}
+	return false
+}
+
+// gather asks the chain or a legacy client for each input and calls the
+// upstream again, or a modern client for what is missing.
+func (k *call) gather(ctx context.Context, m wire.Message, requests []byte) {
 	defer wire.OnPanic()
 	type reply struct {
 		key string
 		m   wire.Message
 	}
-	n := 0
+	n, missing := 0, false
 	replies := make(chan reply, 64)
 	if requests != nil {
+		caps := k.r.capabilities()
 		for key, req := range wire.Members(requests) {
 			if n == cap(replies) {
 				break
 			}
-			n++
 			method, _ := wire.String(wire.Get(req, "method"))
+			params := wire.Get(req, "params")
+			byChain := k.up.sampler.answers(caps, method, params)
+			if k.r.modern && !byChain {
+				missing = true
+				continue
+			}
+			n++
 			a := &ask{conn: k.conn, call: k, result: func(m wire.Message) { replies <- reply{key, m} }}
 			st, ok := k.askStarted()
-			if !ok {
+			switch {
+			case !ok:
 				return
-			}
-			params := wire.Get(req, "params")
-			if !supports(k.r.c.capabilities(), method, params) {
+			case byChain:
+				k.p.sample(ctx, a, params)
+			case !supports(caps, method, params):
 				a.refuse("the client does not support " + method)
-			} else if k.r.c.ask(a, method, params, st) != nil {
+			case k.r.c.ask(a, method, params, st) != nil:
 				a.refuse("the client takes no more requests")
 			}
 		}
@@ -425,10 +460,16 @@ func (k *call) gather(ctx context.Context, requests []byte) {
 		responses = wire.AppendString(responses, got.key)
 		responses = append(append(responses, ':'), got.m.Result...)
 	}
-	k.mu.Lock()
-	if n > 0 {
-		k.extra = append(k.extra, wire.Edit{Key: "inputResponses", Value: append(responses, '}')})
+	responses = append(responses, '}')
+	if missing {
+		k.handOn(m, responses)
+		return
 	}
+	k.mu.Lock()
+	if n == 0 {
+		responses = nil
+	}
+	k.extra = append(k.extra, wire.Edit{Key: "inputResponses", Value: responses})
 	in := k.in
 	k.mu.Unlock()
 	if conn := in.live(); conn != nil {
@@ -445,9 +486,29 @@ func (p *Proxy) wrapState(k *call, raw []byte) []byte {
 	if !ok {
 		return raw
 	}
+	return p.seal(k, stateOnly, payload)
+}
+
+// wrapSampled is wrapState with the chain's answers, so that no call waits here
+// for the client. A nil state means that the upstream gave none.
+func (p *Proxy) wrapSampled(k *call, state, sampled []byte) []byte {
+	payload := base64.RawURLEncoding.EncodeToString(sampled)
+	if s, ok := wire.String(state); ok {
+		payload += "." + s
+	}
+	return p.seal(k, stateAndSampled, payload)
+}
+
+// The kinds of wrapped states: their first part.
+const (
+	stateOnly       = "u1"
+	stateAndSampled = "u2"
+)
+
+func (p *Proxy) seal(k *call, kind, payload string) []byte {
 	name := k.up.cfg.Name
-	return wire.AppendString(nil, strings.Join([]string{"u1", base64.RawURLEncoding.EncodeToString([]byte(name)),
-		p.stateMAC(name, k.r.c.s.Principal, payload), payload}, "."))
+	return wire.AppendString(nil, strings.Join([]string{kind, base64.RawURLEncoding.EncodeToString([]byte(name)),
+		p.stateMAC(kind, name, k.r.c.s.Principal, payload), payload}, "."))
 }
 
 // unwrapState gives a modern upstream its own state back. It answers r itself
@@ -458,17 +519,25 @@ func (p *Proxy) unwrapState(r *request, up *upstream) ([]byte, bool) {
 	}
 	state, _ := wire.String(r.state)
 	parts := strings.SplitN(state, ".", 4)
-	if len(parts) == 4 && parts[0] == "u1" &&
-		parts[1] == base64.RawURLEncoding.EncodeToString([]byte(up.cfg.Name)) &&
-		hmac.Equal([]byte(parts[2]), []byte(p.stateMAC(up.cfg.Name, r.c.s.Principal, parts[3]))) {
+	if len(parts) != 4 || parts[1] != base64.RawURLEncoding.EncodeToString([]byte(up.cfg.Name)) ||
+		!hmac.Equal([]byte(parts[2]), []byte(p.stateMAC(parts[0], up.cfg.Name, r.c.s.Principal, parts[3]))) {
+		r.fail(wire.CodeInvalidParams, badState, nil)
+		return nil, false
+	}
+	if parts[0] == stateOnly {
 		return wire.AppendString(nil, parts[3]), true
 	}
-	r.fail(wire.CodeInvalidParams, badState, nil)
-	return nil, false
+	encoded, own, given := strings.Cut(parts[3], ".")
+	sampled, _ := base64.RawURLEncoding.DecodeString(encoded) // ours: the MAC says so
+	r.sampledFirst(sampled)
+	if !given {
+		return nil, true
+	}
+	return wire.AppendString(nil, own), true
 }
 
-func (p *Proxy) stateMAC(upstream, principal, payload string) string {
+func (p *Proxy) stateMAC(kind, upstream, principal, payload string) string {
 	mac := hmac.New(sha256.New, p.parking.key)
-	mac.Write([]byte(upstream + "\x00" + principal + "\x00" + payload))
+	mac.Write([]byte(kind + "\x00" + upstream + "\x00" + principal + "\x00" + payload))
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil)[:16])
 }

@@ -73,7 +73,9 @@ func (p *Proxy) observeFailure(k *call, class health.Class, reason string) {
 func (p *Proxy) breakerChanged(up *upstream, tool string, from health.BreakerState, now health.BreakerSnapshot) {
 	plane, text := "server", ""
 	if tool != "" {
-		plane, text = "tool", up.guard.tool(tool).error()
+		guard := up.guard.tool(tool)
+		guard.changed(from)
+		plane, text = "tool", guard.error()
 		up.shared.reconsider()
 	} else if now.State == health.BreakerOpen {
 		text = up.shared.tracker.Snapshot().LastError
@@ -87,7 +89,7 @@ func (p *Proxy) breakerChanged(up *upstream, tool string, from health.BreakerSta
 
 // gauges is the present state for the metrics.
 func (p *Proxy) gauges() telemetry.Gauges {
-	out := telemetry.Gauges{Sessions: len(p.allClients())}
+	out := telemetry.Gauges{Sessions: len(p.allClients()), LLM: p.llmGauges()}
 	for _, up := range p.ups() {
 		s := up.shared.tracker.Snapshot()
 		g := telemetry.UpstreamGauges{

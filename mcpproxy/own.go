@@ -15,11 +15,12 @@ import (
 const (
 	statusURI = builtin.StatusURI
 	eventsURI = builtin.EventsURI
+	llmURI    = builtin.LLMURI
 )
 
 // makeOwn builds what AgentArmor answers itself, and cuts its list entries once.
 func (p *Proxy) makeOwn() {
-	src := builtin.Source{Status: func() any { return p.Status() }, Upstream: p.upstreamStatus, Events: p.recentEvents}
+	src := builtin.Source{Status: func() any { return p.Status() }, Upstream: p.upstreamStatus, Events: p.recentEvents, LLM: p.cfg.LLM}
 	for _, kind := range event.Kinds {
 		src.EventKinds = append(src.EventKinds, string(kind))
 	}
@@ -108,22 +109,6 @@ func (p *Proxy) discover(r *request) {
 
 func (p *Proxy) withInstructions(result []byte) []byte {
 	return wire.Rewrite(nil, result, wire.Edit{Key: "instructions", Value: wire.AppendString(nil, p.cat.Load().instructions())})
-}
-
-// callOwn answers a call of an own tool or a read of an own resource.
-func (p *Proxy) callOwn(r *request, name string) {
-	params := r.params
-	if r.method == "tools/call" {
-		params = wire.Rewrite(nil, params, wire.Edit{Key: "name", Value: wire.AppendString(nil, name)})
-	}
-	p.work.Go(func() {
-		defer wire.OnPanic()
-		m := p.handle(p.ctx, r.method, params)
-		if m.Error != nil && r.modern && string(wire.Get(m.Error, "code")) == "-32002" {
-			m.Error = wire.Rewrite(nil, m.Error, wire.Edit{Key: "code", Value: []byte("-32602")})
-		}
-		r.give(m)
-	})
 }
 
 // firstList bounds how long a list waits when nothing is known of any upstream.

@@ -12,7 +12,7 @@ import (
 
 // The server plane of an instance answers one question: can the server be
 // reached? Calls and probes feed its breaker; once that is open no call is
-// sent, and probes try the server until one is answered. A server that answers
+// sent, and probes try the server until one is answered. A process that answers
 // nothing at all for twice as many probes as make it down, with no call of a
 // client under way, is started anew.
 
@@ -219,7 +219,7 @@ func (in *instance) probed(c *conn, v *vitals, err error) error {
 	if v.misses >= limit {
 		in.breaker.Trip()
 	}
-	if in.breaker != nil && v.silent >= 2*limit && len(c.routed()) == 0 {
+	if c.transport == "stdio" && in.breaker != nil && v.silent >= 2*limit && len(c.routed()) == 0 {
 		return errUnresponsive
 	}
 	return nil

@@ -379,10 +379,16 @@ func TestCanaryInTransport(t *testing.T) {
 			if tt.restarts {
 				s.does("find", fails(tt.fault), good)
 			}
-			settle(50 * time.Second)
+			down := 0
+			for range 500 {
+				settle(100 * time.Millisecond)
+				if r.p.upstream("fake").shared.tracker.Snapshot().State == health.Down {
+					down++
+				}
+			}
 			u := statusOfFake(t, r)
-			if u.State != tt.state || u.Restarts > 0 != tt.restarts {
-				t.Errorf("%s: %+v", name, u)
+			if u.State != tt.state || u.Restarts > 0 != tt.restarts || tt.restarts && down > 0 {
+				t.Errorf("%s: down for %d/10 s, %+v", name, down, u)
 			}
 			s.does("find", good)
 			settle(10 * time.Second)

@@ -32,6 +32,7 @@ type Proxy struct {
 	memory  *memory
 	events  *event.Bus
 	metrics *telemetry.Metrics
+	llmNews llmNews
 	parking *parking
 	links   links
 	first   firstRequest

@@ -293,6 +293,9 @@ func (p *Proxy) readResource(r *request) {
 	if name, ok := builtin.UpstreamOf(uri); ok && err == nil && up == nil && p.upstream(name) == nil {
 		err = errors.New("unknown resource: " + uri)
 	}
+	if id, ok := builtin.TraceOf(uri); ok && err == nil && up == nil && (p.cfg.LLM == nil || p.cfg.LLM.Trace(id) == nil) {
+		err = errors.New("unknown resource: " + uri + "; the last 1,000 traces are kept")
+	}
 	switch {
 	case err != nil && p.retryLater(r, p.readResource):
 	case err != nil && r.modern:

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agentarmor/agentarmor/health"
+	"github.com/agentarmor/agentarmor/llm"
 )
 
 // Status is the document behind agentarmor://status and armor.status.
@@ -14,6 +15,7 @@ type Status struct {
 	StartedAt time.Time                 `json:"started_at"`
 	Summary   Summary                   `json:"summary"`
 	Upstreams map[string]UpstreamStatus `json:"upstreams"`
+	LLM       *llm.Status               `json:"llm,omitempty"` // left out without a chain
 }
 
 // Summary is the status in a few numbers and one sentence.
@@ -61,19 +63,30 @@ func (s Status) Short() any {
 		NextAttempt *time.Time   `json:"next_attempt,omitempty"`
 		Tools       int          `json:"tools"`
 	}
+	type models struct {
+		Healthy   int               `json:"healthy"`
+		Providers map[string]string `json:"providers"` // their states
+	}
 	short := struct {
 		Summary   Summary         `json:"summary"`
 		Upstreams map[string]line `json:"upstreams"`
-	}{s.Summary, map[string]line{}}
+		LLM       *models         `json:"llm,omitempty"`
+	}{Summary: s.Summary, Upstreams: map[string]line{}}
 	for name, u := range s.Upstreams {
 		short.Upstreams[name] = line{u.State, u.Reason, u.NextAttempt, u.Tools}
+	}
+	if s.LLM != nil {
+		short.LLM = &models{s.LLM.Healthy, map[string]string{}}
+		for name, provider := range s.LLM.Providers {
+			short.LLM.Providers[name] = provider.State
+		}
 	}
 	return short
 }
 
 // Status is a snapshot of everything the endpoint knows of its upstreams.
 func (p *Proxy) Status() Status {
-	s := Status{Version: p.cfg.Version, StartedAt: p.started.UTC(), Upstreams: map[string]UpstreamStatus{}}
+	s := Status{Version: p.cfg.Version, StartedAt: p.started.UTC(), Upstreams: map[string]UpstreamStatus{}, LLM: p.llmStatus()}
 	var trouble []string
 	for _, up := range p.ups() {
 		u := p.statusOf(up)

@@ -183,7 +183,7 @@ func (p *Proxy) open(l *listen, ack []byte) {
 func (c *client) addListen(l *listen) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || c.mute || c.listens[string(l.r.id)] != nil || c.calls[string(l.r.id)] != nil {
+	if c.closed || c.mute || c.takenLocked(l.r.id) {
 		return false
 	}
 	if c.listens == nil {

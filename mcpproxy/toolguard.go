@@ -21,6 +21,7 @@ type toolGuard struct {
 	mu        sync.Mutex
 	lastError string
 	lastLoss  time.Time
+	broken    time.Time // since when its breaker is not closed
 	own       bool      // of its failures one at least was not the server's
 	probed    time.Time // the last synthetic call of a configured probe
 	used      time.Time // the last call of a client
@@ -123,6 +124,22 @@ func (t *toolGuard) error() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.lastError
+}
+
+// changed follows the breaker of the tool.
+func (t *toolGuard) changed(from health.BreakerState) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if from == health.BreakerClosed {
+		t.broken = time.Now()
+	}
+}
+
+// since is when the tool was last seen to break.
+func (t *toolGuard) since() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.broken
 }
 
 // idempotent tells whether a call may be made again though it may have been

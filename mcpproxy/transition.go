@@ -58,14 +58,18 @@ func (p *Proxy) publishAs(e event.Event, level slog.Level, text string) {
 	if text == "" {
 		return
 	}
-	p.changes.status(e.Upstream)
+	if e.Upstream == "" {
+		p.changes.updated(llmURI, statusURI)
+	} else {
+		p.changes.status(e.Upstream)
+	}
 	p.logTransition(e, level, text)
 	p.tellClients(e, level)
 }
 
 func (p *Proxy) logTransition(e event.Event, level slog.Level, text string) {
-	attrs := []slog.Attr{slog.String("upstream", e.Upstream)}
-	for _, a := range []struct{ key, value string }{{"tool", e.Tool}, {"from", e.From}, {"to", e.To}, {"reason", e.Text}} {
+	var attrs []slog.Attr
+	for _, a := range []struct{ key, value string }{{"upstream", e.Upstream}, {"provider", e.Provider}, {"tool", e.Tool}, {"from", e.From}, {"to", e.To}, {"reason", e.Text}} {
 		if a.value != "" {
 			attrs = append(attrs, slog.String(a.key, a.value))
 		}
@@ -79,10 +83,11 @@ func (p *Proxy) logTransition(e event.Event, level slog.Level, text string) {
 // transitionData is what clients are told of a transition.
 type transitionData struct {
 	Event       event.Kind `json:"event"`
-	Upstream    string     `json:"upstream"`
+	Upstream    string     `json:"upstream,omitempty"`
 	Tool        string     `json:"tool,omitempty"`
+	Provider    string     `json:"provider,omitempty"`
 	From        string     `json:"from,omitempty"`
-	To          string     `json:"to"`
+	To          string     `json:"to,omitempty"`
 	Reason      string     `json:"reason,omitempty"`
 	NextAttempt *time.Time `json:"next_attempt,omitempty"`
 }
@@ -92,7 +97,7 @@ type transitionData struct {
 // only, and a transition belongs to none.
 func (p *Proxy) tellClients(e event.Event, level slog.Level) {
 	rank := slices.Index(levels, map[slog.Level]string{slog.LevelDebug: "debug", slog.LevelInfo: "info", slog.LevelWarn: "warning"}[level])
-	data := transitionData{e.Kind, e.Upstream, e.Tool, e.From, e.To, e.Text, inSeconds(e.NextAttempt)}
+	data := transitionData{e.Kind, e.Upstream, e.Tool, e.Provider, e.From, e.To, e.Text, inSeconds(e.NextAttempt)}
 	if e.Kind == event.DefinitionChanged {
 		data.Reason = "" // an agent must not take a changed description for an instruction
 	}

@@ -16,10 +16,11 @@ import (
 // upstream is one registered server: its configuration, the instance that all
 // clients share, and with sharing: session one more for each of them.
 type upstream struct {
-	p      *Proxy
-	cfg    *UpstreamConfig
-	guard  *guard
-	shared *instance
+	p       *Proxy
+	cfg     *UpstreamConfig
+	guard   *guard
+	shared  *instance
+	sampler *sampler // nil: its clients alone sample
 
 	mu      sync.Mutex
 	list    *listing // the last complete one, live or remembered
@@ -48,7 +49,7 @@ const maxPerSession = 32
 var errBusy = errors.New("busy: it runs as many sessions as it may, try again when one has ended")
 
 func (p *Proxy) newUpstream(u *UpstreamConfig) *upstream {
-	up := &upstream{p: p, cfg: u, per: map[sessionKey]*perSession{}}
+	up := &upstream{p: p, cfg: u, sampler: newSampler(u, p.cfg.LLM), per: map[sessionKey]*perSession{}}
 	if !p.cfg.Anew {
 		up.list = p.memory.load(u)
 	}
@@ -76,6 +77,8 @@ func (p *Proxy) newInstance(up *upstream, owner *client) *instance {
 			return sharedCapabilities
 		}
 	}
+	theirs := o.capabilities
+	o.capabilities = func(ctx context.Context) []byte { return up.sampler.declare(theirs(ctx)) }
 	in := newInstance(o)
 	in.up, in.owner = up, owner
 	if p.dial != nil {
@@ -345,8 +348,9 @@ func (p *Proxy) stateChanged(in *instance, t *teller, from health.State, now hea
 	p.changes.status(up.cfg.Name)
 }
 
-// connLost drops what clients were asked on behalf of a connection that is gone.
+// connLost drops what was asked on behalf of a connection that is gone.
 func (p *Proxy) connLost(c *conn) {
+	c.in.up.sampler.drop(func(a *ask) bool { return a.conn == c && a.result == nil })
 	for _, cl := range p.allClients() {
 		cl.mu.Lock()
 		var void []*ask

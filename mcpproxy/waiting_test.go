@@ -290,3 +290,27 @@ func TestCloseInTheMiddleOfEverything(t *testing.T) {
 		r.wantAllFree(t)
 	})
 }
+
+// A client that hears of a trial and leaves at once ends the call that is it:
+// nobody is told anything while a lock of a call is held.
+func TestTrialWhoseClientLeavesAtOnce(t *testing.T) {
+	guarded(t, noRetry, func(t *testing.T, r *rig, s *scripted, _ *testClient) {
+		c := &testClient{r: r}
+		c.s = wire.NewSession("http", func(raw []byte, _ bool) error {
+			if strings.Contains(string(raw), "half_open") {
+				r.p.Closed(c.s)
+			}
+			return nil
+		})
+		c.hello(`{}`)
+		c.send(`{"jsonrpc":"2.0","id":"level","method":"logging/setLevel","params":{"level":"debug"}}`)
+		b := r.p.upstream("fake").guard.tool("plain").breaker
+		b.Trip()
+		settle(37 * time.Second)
+		left := c.call("plain")
+		if n := s.called("plain"); left.text() != "dropped" || n != 0 {
+			t.Errorf("%d calls, %q", n, left.text())
+		}
+		wantPart(t, r.client(`{}`).call("plain").text(), `"fine"`)
+	})
+}

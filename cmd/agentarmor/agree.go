@@ -97,7 +97,7 @@ func (d *decoder) reusable(n *node, t *mcpproxy.ToolConfig, distrust bool) {
 func (d *decoder) targets(root *node, f *document) {
 	for i := range f.upstreams {
 		u := &f.upstreams[i]
-		entry := cmp.Or(root.get("mcpServers").get(u.Name), root.get("servers").get(u.Name))
+		entry := entryOf(root, u.Name)
 		for _, name := range slices.Sorted(maps.Keys(u.Tools)) {
 			for i, step := range u.Tools[name].Fallback {
 				at := entry.get("tools").get("settings").get(name).get("fallback")
@@ -109,6 +109,23 @@ func (d *decoder) targets(root *node, f *document) {
 					d.warn(at.items[i].get("tool"), "no server here has such a tool; as clients see it, a name is <server>__<tool>")
 				}
 			}
+		}
+	}
+}
+
+// entryOf returns what the file says of an upstream.
+func entryOf(root *node, name string) *node {
+	return cmp.Or(root.get("mcpServers").get(name), root.get("servers").get(name))
+}
+
+// samplers warns of upstreams that a chain without a usable model is to answer.
+func (d *decoder) samplers(root *node, f *document) {
+	if slices.ContainsFunc(f.llm.chain(d.env), func(e llmEntry) bool { return !e.skipped() }) {
+		return
+	}
+	for i := range f.upstreams {
+		if u := &f.upstreams[i]; u.Sampling == "chain" && !u.Disabled {
+			d.warn(entryOf(root, u.Name).get("sampling"), "no model has a key, so chain is client for now; agentarmor check says which are missing")
 		}
 	}
 }

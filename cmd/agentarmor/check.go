@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +17,8 @@ import (
 
 const checkHelp = `Read the config file, start every upstream once and say what clients will get:
 state, protocol, time to ready, what is offered, which names change, what named
-clients refuse or alter, and whether there are more tools than they take.
+clients refuse or alter, and whether there are more tools than they take. Which
+models llm.complete has keys for is told without asking them.
 
 Exit code 0 if all upstreams are ready, 1 if one is not, 2 if the config has
 mistakes.`
@@ -49,11 +51,14 @@ func (a *app) check(ctx context.Context, config string, asJSON bool) error {
 	cfg.Anew = true // what is remembered must not pass for what is there
 	// The upstreams' reasons are in the report; the log adds what went on.
 	cfg.Log, _ = newLogger(a.stderr, logSettings{level: "error", format: set.log.format}, a.env)
+	if cfg.LLM, err = newChain(&set.llm, a.env, new(atomic.Pointer[mcpproxy.Proxy])); err != nil {
+		return err
+	}
 	p, err := mcpproxy.New(cfg)
 	if err != nil {
 		return err
 	}
-	report := p.Check(ctx)
+	report := checkReport{p.Check(ctx), checkModels(&set.llm, a.env)}
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 	defer cancel()
 	p.Close(grace)
@@ -71,8 +76,14 @@ func (a *app) check(ctx context.Context, config string, asJSON bool) error {
 	return err
 }
 
+// checkReport is what check prints as JSON.
+type checkReport struct {
+	mcpproxy.CheckReport
+	Models []modelCheck `json:"models"` // of llm.complete
+}
+
 // printCheck writes the report for people.
-func printCheck(w io.Writer, file string, r *mcpproxy.CheckReport) error {
+func printCheck(w io.Writer, file string, r *checkReport) error {
 	var b strings.Builder
 	switch {
 	case file == "":
@@ -87,7 +98,9 @@ func printCheck(w io.Writer, file string, r *mcpproxy.CheckReport) error {
 		printUpstreamCheck(&b, &r.Upstreams[i])
 	}
 	b.WriteByte('\n')
-	if bad := notOK(r); bad != nil {
+	printModels(&b, r.Models)
+	b.WriteByte('\n')
+	if bad := notOK(&r.CheckReport); bad != nil {
 		fmt.Fprintf(&b, "not ready: %s\n", strings.Join(bad, ", "))
 	}
 	fmt.Fprintf(&b, "%s in all, %d of them AgentArmor's own\n", count(r.Tools, "tool"), r.OwnTools)

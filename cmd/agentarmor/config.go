@@ -25,6 +25,7 @@ type settings struct {
 	tokens   []string
 	origins  []string
 	log      logSettings
+	llm      llmSettings
 	warnings []string // file:line:col: …
 }
 
@@ -140,7 +141,7 @@ func parseSettings(file string, src []byte, env lookup) (*settings, error) {
 func newSettings(file string, src []byte, doc *document, env lookup) *settings {
 	s := &settings{
 		file: file, source: src,
-		listen: doc.listen, tokens: doc.tokens, origins: doc.origins, log: doc.log,
+		listen: doc.listen, tokens: doc.tokens, origins: doc.origins, log: doc.log, llm: doc.llm,
 		proxy: mcpproxy.Config{
 			Version:   version(),
 			Upstreams: doc.upstreams,

@@ -173,16 +173,6 @@ func TestFallbackTargets(t *testing.T) {
 	}
 }
 
-// sampling: chain is checked, but only client and refuse do something.
-func TestSamplingChainWarns(t *testing.T) {
-	for word, want := range map[string]int{"client": 0, "refuse": 0, "chain": 1} {
-		s := must(parseSettings("f", []byte(upstream("sampling: "+word)), contractEnv))
-		if len(s.warnings) != want || s.proxy.Upstreams[0].Sampling != word {
-			t.Errorf("%s: %q", word, s.warnings)
-		}
-	}
-}
-
 // Values for a tool come out as they went in, from both kinds of file.
 func TestRawJSON(t *testing.T) {
 	const want = `{"z":9007199254740993,"a":1.50,"e":-1.5e+2,"s":"a\"b\n${x} <&> é \\","l":[true,false,null,{}],"o":{"${V}":"v \"q\": {}"}}`

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/agentarmor/agentarmor/health"
+	"github.com/agentarmor/agentarmor/llm"
 	"github.com/agentarmor/agentarmor/mcpproxy"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
@@ -58,16 +60,25 @@ func TestContract(t *testing.T) {
 			Headers: map[string]string{"Authorization": "Bearer rt"},
 		},
 	}
+	want.llm.options = llm.Options{
+		Strategy: llm.ByPriority, Timeout: llmTimeout, Attempts: 4,
+		Backoff:         llm.Backoff{Base: llmBackoffBase, Max: llmBackoffMax, Jitter: 0.2},
+		Breaker:         health.BreakerOptions{Failures: 2, OpenFor: llmOpenFor, Successes: 2},
+		Queue:           llm.Queue{Size: 64, Wait: 30 * time.Second},
+		DegradedMessage: "I cannot reach a language model right now. Your message was received; please try again shortly.",
+	}
+	want.llm.entries = want.llm.chain(contractEnv)
+	want.llm.entries[0].Timeout = 20 * time.Second
 	got.source = nil
 	warnings := got.warnings
 	got.warnings = nil
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(settings{}, logSettings{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(settings{}, logSettings{}, llmSettings{}, llmEntry{})); diff != "" {
 		t.Error(diff)
 	}
 	if got.proxy.StateDir != "/home/u/.local/state/agentarmor" {
 		t.Errorf("StateDir = %q", got.proxy.StateDir)
 	}
-	if len(warnings) != 1 || !strings.HasSuffix(warnings[0], ": not built yet, without effect: llm, chaos, alerts") {
+	if len(warnings) != 1 || !strings.HasSuffix(warnings[0], ": not built yet, without effect: chaos, alerts") {
 		t.Errorf("warnings: %q", warnings)
 	}
 }

@@ -17,6 +17,7 @@ type document struct {
 	origins   []string
 	limits    limits
 	upstreams []mcpproxy.UpstreamConfig
+	llm       llmSettings
 }
 
 type limits struct {
@@ -66,7 +67,7 @@ func (d *decoder) root(n *node, f *document) {
 		},
 		"mcpServers": servers,
 		"servers":    servers,
-		"llm":        d.later(d.llm),
+		"llm":        func(n *node) { d.llm(n, &f.llm) },
 		"chaos":      d.later(d.chaos),
 		"alerts":     d.later(d.alerts),
 	}, foreignTop...)
@@ -74,6 +75,7 @@ func (d *decoder) root(n *node, f *document) {
 		d.fail(n.get("listen"), "%s", needsToken)
 	}
 	d.targets(n, f)
+	d.samplers(n, f)
 }
 
 const needsToken = "an address other than loopback needs auth.tokens"
@@ -140,7 +142,7 @@ func (d *decoder) upstream(name string, at, n *node) mcpproxy.UpstreamConfig {
 		"prefix":          pointer(&u.Prefix, func(v *string) setter { return d.text(v, prefix) }),
 		"protocol":        d.oneOf(&u.Protocol, "auto", "legacy", "2026-07-28"),
 		"sharing":         d.oneOf(&u.Sharing, "shared", "session"),
-		"sampling":        d.sampling(&u.Sampling),
+		"sampling":        d.oneOf(&u.Sampling, "client", "chain", "refuse"),
 		"startup_timeout": d.duration(&u.StartupTimeout, false),
 		"call_timeout":    d.duration(&u.CallTimeout, false),
 		"max_call_time":   d.duration(&u.MaxCallTime, false),
@@ -164,16 +166,6 @@ func (d *decoder) upstream(name string, at, n *node) mcpproxy.UpstreamConfig {
 		d.consistent(at, n, &u)
 	}
 	return u
-}
-
-// sampling reads who answers an upstream's sampling requests.
-func (d *decoder) sampling(p *string) setter {
-	return func(n *node) {
-		d.oneOf(p, "client", "chain", "refuse")(n)
-		if *p == "chain" {
-			d.warn(n, "chain is not built yet, so it is client for now")
-		}
-	}
 }
 
 // transport reads a type in any client's spelling.

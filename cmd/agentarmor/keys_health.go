@@ -52,7 +52,7 @@ func (d *decoder) breaker(p *mcpproxy.BreakerConfig) setter {
 		d.object(n, fields{
 			"enabled":      pointer(&p.Enabled, d.flag),
 			"failures":     d.ranged(&p.Failures, 1, maxCount),
-			"failure_rate": d.failureRate(&p.FailureRate),
+			"failure_rate": d.failureRate(&p.FailureRate, "; to switch the breaker off write enabled: false"),
 			"min_calls":    d.ranged(&p.MinCalls, 1, maxCount),
 			"window":       d.duration(&p.Window, false),
 			"open_for":     d.duration(&p.OpenFor, false),
@@ -62,13 +62,14 @@ func (d *decoder) breaker(p *mcpproxy.BreakerConfig) setter {
 	}
 }
 
-// failureRate reads a share of calls. Zero would open on calls that succeed.
-func (d *decoder) failureRate(p *float64) setter {
+// failureRate reads a share of calls. Zero would open on calls that succeed;
+// instead says what to write for that.
+func (d *decoder) failureRate(p *float64, instead string) setter {
 	return func(n *node) {
 		share := 1.0
 		d.number(&share, 0, 1)(n)
 		if share == 0 {
-			d.fail(n, "must be more than 0; to switch the breaker off write enabled: false")
+			d.fail(n, "must be more than 0%s", instead)
 			return
 		}
 		*p = share

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -30,7 +31,7 @@ var imports = map[string][]string{
 	"fixtures/cmd/badserver": {modulePath + "/fixtures/badserver"},
 	"fixtures/fakellm":       nil,
 	"fixtures/cmd/fakellm":   {modulePath + "/fixtures/fakellm"},
-	"cmd/agentarmor": {modulePath + "/mcpproxy", modulePath + "/mcpproxy/wire", modulePath + "/mcpproxy/builtin", modulePath + "/mcpproxy/telemetry", modulePath + "/health", modulePath + "/fixtures/badserver", // the demo's
+	"cmd/agentarmor": {modulePath + "/mcpproxy", modulePath + "/mcpproxy/wire", modulePath + "/mcpproxy/builtin", modulePath + "/mcpproxy/telemetry", modulePath + "/health", modulePath + "/llm", modulePath + "/fixtures/badserver", // the demo's
 		"github.com/mark3labs/mcp-go/", "github.com/spf13/cobra", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/",
 		"github.com/fsnotify/fsnotify", "github.com/lmittmann/tint"},
 }
@@ -140,8 +141,8 @@ func TestReadmeConfigurationsLoad(t *testing.T) {
 		set, err := loadSettings(file, env)
 		if err != nil {
 			t.Errorf("%v in\n%s", err, text)
-		} else if len(set.proxy.Upstreams) == 0 {
-			t.Errorf("no upstream in\n%s", text)
+		} else if len(set.proxy.Upstreams) == 0 && reflect.DeepEqual(set.llm, llmSettings{}) {
+			t.Errorf("neither upstreams nor models in\n%s", text)
 		}
 	}
 }

@@ -23,6 +23,7 @@ type statusDocument struct {
 		Text             string `json:"text"`
 	} `json:"summary"`
 	Upstreams map[string]upstreamStatus `json:"upstreams"`
+	LLM       *llmStatus                `json:"llm"`
 }
 
 type upstreamStatus struct {
@@ -76,6 +77,7 @@ func readDocument(raw []byte) (*statusDocument, error) {
 func (d *statusDocument) steady() *statusDocument {
 	out := *d
 	out.Summary.Text = "" // it names times
+	out.LLM = d.LLM.steady()
 	out.Upstreams = map[string]upstreamStatus{}
 	for name, u := range d.Upstreams {
 		u.NextAttempt, u.RetryAfterMS, u.LastSuccess, u.Window = nil, 0, nil, nil

@@ -17,7 +17,7 @@ const (
 )
 
 var stateColours = map[string]string{
-	"ready": green, "starting": yellow, "degraded": yellow, "throttled": yellow, "disabled": dim,
+	"ready": green, "starting": yellow, "degraded": yellow, "throttled": yellow, "exhausted": yellow, "disabled": dim,
 	"closed": "", "half_open": yellow, "open": red, "off": dim, "-": dim,
 }
 
@@ -46,41 +46,37 @@ type statusView struct {
 	paint func(colour, text string) string
 }
 
-// render returns one line on the endpoint, a table of its upstreams and a line
-// for each problem.
+// render returns one line on the endpoint, a table of its upstreams and one of
+// its models, each with a line for every problem.
 func (v *statusView) render(doc *statusDocument) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "AgentArmor %s, up %s: %s\n", oneLine(doc.Version), span(v.now.Sub(doc.StartedAt)), summary(doc))
 	if doc.Chaos.Enabled {
 		b.WriteString(v.paint(yellow, "chaos is on: "+count(doc.Chaos.Active, "fault")+" active") + "\n")
 	}
-	names := slices.Sorted(maps.Keys(doc.Upstreams))
-	if len(names) == 0 {
-		return b.String()
+	if len(doc.Upstreams) > 0 {
+		b.WriteByte('\n')
+		v.upstreams(&b, doc)
 	}
-	b.WriteByte('\n')
-	t := table{number: []bool{3: true, 4: true, 5: true, 6: true, 8: true}}
-	var heads []cell
-	for _, head := range []string{"UPSTREAM", "STATE", "BREAKER", "CALLS", "ERRORS", "P95", "RESTARTS", "NEXT ATTEMPT", "TOOLS"} {
-		heads = append(heads, cell{head, dim})
-	}
-	t.add(heads...)
-	for _, name := range names {
-		u := doc.Upstreams[name]
-		t.add(v.row(name, &u)...)
-	}
-	t.write(&b, v.paint)
-	before := b.Len()
-	for _, name := range names {
-		u := doc.Upstreams[name]
-		for _, line := range v.problems(name, &u) {
-			if b.Len() == before {
-				b.WriteByte('\n')
-			}
-			b.WriteString(line + "\n")
-		}
+	if doc.LLM != nil {
+		b.WriteByte('\n')
+		v.models(&b, doc.LLM)
 	}
 	return b.String()
+}
+
+func (v *statusView) upstreams(b *strings.Builder, doc *statusDocument) {
+	t := newTable("UPSTREAM", "STATE", "BREAKER", "CALLS>", "ERRORS>", "P95>", "RESTARTS>", "NEXT ATTEMPT", "TOOLS>")
+	var problems []string
+	for _, name := range slices.Sorted(maps.Keys(doc.Upstreams)) {
+		u := doc.Upstreams[name]
+		t.add(v.row(name, &u)...)
+		problems = append(problems, v.problems(name, &u)...)
+	}
+	t.write(b, v.paint)
+	if len(problems) > 0 {
+		b.WriteString("\n" + strings.Join(problems, "\n") + "\n")
+	}
 }
 
 // summary counts what is meant to work.

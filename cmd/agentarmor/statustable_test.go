@@ -41,6 +41,18 @@ func TestStatusTableOfLittle(t *testing.T) {
 UPSTREAM  STATE  BREAKER  CALLS  ERRORS  P95  RESTARTS  NEXT ATTEMPT  TOOLS
 a         -      -            -       -    -         0  -                 0
 `,
+		`{"version": "9", "started_at": "2026-11-30T10:02:00Z", "llm": {"chain": [], "providers": {}}}`: `AgentArmor 9, up 50s: no upstream is configured
+
+llm.complete: no model is configured; agentarmor check says what is missing
+`,
+		`{"version": "9", "started_at": "2026-11-30T10:02:00Z", "llm": {"providers": {"b": {}, "a": {"state": "ready", "model": "m"}}, "healthy": 1}}`: `AgentArmor 9, up 50s: no upstream is configured
+
+llm.complete: 1 of 2 models can be asked; 0 failovers in the last hour
+
+PROVIDER  STATE  BREAKER  CALLS  ERRORS  P95  NEXT ATTEMPT  LIMITS LEFT  MODEL
+a         ready  -            -       -    -  -             -            m
+b         -      -            -       -    -  -             -            -
+`,
 	} {
 		v := statusView{now: statusNow, paint: plain}
 		if got := v.render(must(readDocument([]byte(src)))); !strings.HasPrefix(got, want) {

@@ -76,6 +76,20 @@ func TestWatchWritesChanges(t *testing.T) {
 	}
 }
 
+// Of the models, too, only what happens to them is a change.
+func TestWatchedModels(t *testing.T) {
+	doc := func(m string) string {
+		return `{"version": "1", "llm": {"chain": ["m"], "providers": {"m": {` + m + `}}, "failovers_last_hour": ` + fmt.Sprint(len(m)) + `, "queued": ` + fmt.Sprint(len(m)) + `}}`
+	}
+	out, _, _ := watched(t, &statusWatch{}, doc(`"state": "ready"`),
+		doc(`"state": "ready", "window": {"calls": 2}, "limits": {"tokens_remaining": 3}`),
+		doc(`"state": "down", "breaker": {"state": "open", "until": "2026-11-30T10:02:41Z"}, "until": "2026-11-30T10:02:41Z"`),
+		doc(`"state": "down", "breaker": {"state": "open"}`), doc(`"state": "down", "breaker": {"state": "half_open"}`))
+	if n := strings.Count(out, "PROVIDER"); n != 3 {
+		t.Errorf("%d blocks:\n%s", n, out)
+	}
+}
+
 func TestWatchWritesJSONLines(t *testing.T) {
 	out, _, _ := watched(t, &statusWatch{json: true}, ready, readyBusy, down)
 	if n := strings.Count(out, "\n"); n != 2 || !strings.Contains(out, `"state":"down","reason":"gone"`) {

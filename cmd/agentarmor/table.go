@@ -16,6 +16,18 @@ type table struct {
 	number []bool // of the columns: aligned right
 }
 
+// newTable returns a table with its heads; one that ends in ">" is of a column of numbers.
+func newTable(heads ...string) *table {
+	t := &table{}
+	var row []cell
+	for _, head := range heads {
+		name, number := strings.CutSuffix(head, ">")
+		row, t.number = append(row, cell{name, dim}), append(t.number, number)
+	}
+	t.add(row...)
+	return t
+}
+
 func (t *table) add(row ...cell) { t.rows = append(t.rows, row) }
 
 func (t *table) write(b *strings.Builder, paint func(colour, text string) string) {

@@ -9,10 +9,13 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
+	"github.com/agentarmor/agentarmor/llm"
 	"github.com/agentarmor/agentarmor/mcpproxy"
 	"github.com/agentarmor/agentarmor/mcpproxy/telemetry"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
@@ -25,6 +28,7 @@ type server struct {
 	env   lookup
 	log   *slog.Logger
 	level *slog.LevelVar
+	chain *llm.Chain // outlives the proxy, which does not own it
 	proxy *mcpproxy.Proxy
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
@@ -53,7 +57,13 @@ func (a *app) build(f serveFlags) (*server, error) {
 		return nil, usage("traces: %v", err)
 	}
 	cfg.Tracer = s.tracer
+	var later atomic.Pointer[mcpproxy.Proxy]
+	if s.chain, err = newChain(&set.llm, a.env, &later); err != nil {
+		return nil, err
+	}
+	cfg.LLM = s.chain
 	s.proxy, err = mcpproxy.New(cfg)
+	later.Store(s.proxy)
 	return s, err
 }
 
@@ -82,6 +92,9 @@ func (s *server) warn(set *settings) {
 	for _, w := range set.warnings {
 		s.log.Warn(w)
 	}
+	if names := set.llm.skippedEntries(); names != nil {
+		s.log.Info("llm.chain: skipped, because their api_key is empty", "entries", names)
+	}
 	if set.file == "" {
 		s.log.Info("no config file, so no upstreams; see agentarmor serve --help")
 	}
@@ -108,6 +121,7 @@ func (s *server) close() {
 		ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
 		defer cancel()
 		s.proxy.Close(ctx)
+		_ = s.chain.Close() // of idle connections
 		if err := s.tracer.Shutdown(ctx); err != nil {
 			s.log.Warn("the last traces were not sent", "reason", err)
 		}
@@ -173,6 +187,7 @@ func (s *server) reload(now *settings, force bool) *settings {
 	s.log.Info("config reloaded", "upstreams", len(cfg.Upstreams))
 	// What needs a restart is compared with the start, not with the last reload.
 	next.listen, next.tokens, next.origins = now.listen, now.tokens, now.origins
+	next.llm = now.llm
 	next.proxy.Limits, next.proxy.StateDir, next.proxy.ToolNames = now.proxy.Limits, now.proxy.StateDir, now.proxy.ToolNames
 	return next
 }
@@ -203,6 +218,7 @@ func needRestart(was, is *settings) []string {
 	differ("limits", was.proxy.Limits != is.proxy.Limits)
 	differ("catalog_cache, state_dir", was.proxy.StateDir != is.proxy.StateDir)
 	differ("tool_names", was.proxy.ToolNames != is.proxy.ToolNames)
+	differ("llm", !reflect.DeepEqual(was.llm, is.llm))
 	differ("log.format", was.log.format != is.log.format)
 	return keys
 }

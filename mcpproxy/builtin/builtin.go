@@ -4,8 +4,12 @@
 package builtin
 
 import (
+	"context"
+
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
+
+	"github.com/agentarmor/agentarmor/llm"
 )
 
 // Source is where the own tools and resources get what they tell. Its funcs are
@@ -16,6 +20,8 @@ type Source struct {
 	Events   func(q EventQuery) any        // what happened lately
 
 	EventKinds []string // of which events are
+
+	LLM *llm.Chain // answers llm.complete; nil: no model is configured
 }
 
 // New returns the server of everything AgentArmor itself offers.
@@ -26,6 +32,9 @@ func New(version string, src Source) *server.MCPServer {
 		server.WithInstructions("AgentArmor")) // replaced by the endpoint's own
 	addStatus(s, src)
 	addEvents(s, src)
+	addComplete(s, src)
+	addLLM(s, src)
+	addTraces(s, src)
 	return s
 }
 
@@ -34,4 +43,18 @@ func readOnly(title string) mcp.ToolOption {
 	return mcp.WithToolAnnotation(mcp.ToolAnnotation{
 		Title: title, ReadOnlyHint: new(true), DestructiveHint: new(false), IdempotentHint: new(true), OpenWorldHint: new(false),
 	})
+}
+
+type progressKey struct{}
+
+// WithProgress returns a context in which a tool that has something to tell
+// before its result tells it by tell.
+func WithProgress(ctx context.Context, tell func(message string)) context.Context {
+	return context.WithValue(ctx, progressKey{}, tell)
+}
+
+// progress is what WithProgress was given; nil: nobody wants to hear.
+func progress(ctx context.Context) func(message string) {
+	tell, _ := ctx.Value(progressKey{}).(func(string))
+	return tell
 }

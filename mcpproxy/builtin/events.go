@@ -39,7 +39,7 @@ func eventArguments(src Source) []mcp.ToolOption {
 	return []mcp.ToolOption{
 		mcp.WithString("kind", mcp.Description("section events: only events of this kind"), mcp.Enum(src.EventKinds...)),
 		mcp.WithString("tool", mcp.Description("section events: only events of this tool, by its name at the server")),
-		mcp.WithInteger("limit", mcp.Description(fmt.Sprintf("section events: the newest so many, %d if left out", toolEvents)), mcp.Min(1), mcp.Max(maxEvents)),
+		mcp.WithInteger("limit", mcp.Description(fmt.Sprintf("sections events and traces: the newest so many, %d if left out", toolEvents)), mcp.Min(1), mcp.Max(maxEvents)),
 		mcp.WithInteger("since_seq", mcp.Description("section events: only events after this number; last_seq of an answer leads to the next"), mcp.Min(0)),
 	}
 }
@@ -53,8 +53,14 @@ func (src Source) eventsSection(r mcp.CallToolRequest) (*mcp.CallToolResult, err
 	switch {
 	case q.Kind != "" && !slices.Contains(src.EventKinds, q.Kind):
 		return mcp.NewToolResultError(fmt.Sprintf("no kind %q: use one of %s", q.Kind, strings.Join(src.EventKinds, ", "))), nil
-	case q.Limit < 1 || q.Limit > maxEvents:
-		return mcp.NewToolResultError(fmt.Sprintf("limit must be 1 to %d", maxEvents)), nil
+	case badLimit(q.Limit):
+		return wantLimit(), nil
 	}
 	return structured(src.Events(q))
+}
+
+func badLimit(n int) bool { return n < 1 || n > maxEvents }
+
+func wantLimit() *mcp.CallToolResult {
+	return mcp.NewToolResultError(fmt.Sprintf("limit must be 1 to %d", maxEvents))
 }

@@ -35,7 +35,7 @@ func TestEventArguments(t *testing.T) {
 		`{"section":"events","limit":1001}`:                                                          `limit must be 1 to 1000`,
 		`{"upstream":"github","kind":"breaker"}`:                                                     `status of github`,
 		`{"section":"summary","kind":"breaker"}`:                                                     `\"status\"`,
-		`{"section":"nonsense"}`:                                                                     `use summary, upstreams or events`,
+		`{"section":"nonsense"}`:                                                                     `use one of summary, upstreams, events, llm, traces`,
 		`{"section":"upstreams","upstream":"xx"}`:                                                    `no upstream \"xx\"`,
 	} {
 		if got := asked(t, "tools/call", `{"name":"armor.status","arguments":`+args+`}`); !strings.Contains(got, want) {
@@ -78,7 +78,7 @@ func TestStatusSchema(t *testing.T) {
 			t.Errorf("%s is not described", name)
 		}
 	}
-	want := map[string]string{"section": "string", "upstream": "string", "tool": "string", "kind": "string", "limit": "integer", "since_seq": "integer"}
+	want := map[string]string{"section": "string", "upstream": "string", "tool": "string", "kind": "string", "limit": "integer", "since_seq": "integer", "trace": "string"}
 	if diff := cmp.Diff(want, types); diff != "" {
 		t.Error(diff)
 	}

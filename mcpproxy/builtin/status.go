@@ -24,12 +24,15 @@ func UpstreamOf(uri string) (name string, ok bool) {
 	return name, ok
 }
 
+var sections = []string{"summary", "upstreams", "events", "llm", "traces"}
+
 func addStatus(s *server.MCPServer, src Source) {
 	s.AddTool(mcp.NewTool("armor.status", append([]mcp.ToolOption{
-		mcp.WithDescription("Tells which MCP servers behind this endpoint work, which are down or starting, why, and when they are tried again, or what happened lately. Call it when a tool is unavailable."),
-		mcp.WithString("section", mcp.Description("summary (default): one line per server; upstreams: everything known about each server; events: what happened lately"), mcp.Enum("summary", "upstreams", "events")),
+		mcp.WithDescription("Tells which MCP servers behind this endpoint work, which are down or starting, why, and when they are tried again, what happened lately, and how the models behind llm.complete do. Call it when a tool is unavailable."),
+		mcp.WithString("section", mcp.Description("summary (default): one line per server; upstreams: everything known about each server; events: what happened lately; llm: the models behind llm.complete; traces: how calls of llm.complete went"), mcp.Enum(sections...)),
 		mcp.WithString("upstream", mcp.Description("name of one server: everything known about it alone; section events: what happened to it")),
 		readOnly("Status of the servers behind AgentArmor"),
+		mcp.WithString("trace", mcp.Description("section traces: everything about the call with this trace id")),
 	}, eventArguments(src)...)...), src.statusTool)
 	s.AddResource(mcp.NewResource(StatusURI, "AgentArmor status",
 		mcp.WithResourceDescription("State of every server behind this endpoint"), mcp.WithMIMEType("application/json"),
@@ -58,8 +61,13 @@ func contents(uri string, v any) ([]mcp.ResourceContents, error) {
 
 func (src Source) statusTool(_ context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	section := r.GetString("section", "summary")
-	if section == "events" {
+	switch section {
+	case "events":
 		return src.eventsSection(r)
+	case "llm":
+		return structured(src.models())
+	case "traces":
+		return src.tracesSection(r)
 	}
 	if name := r.GetString("upstream", ""); name != "" {
 		status, ok := src.Upstream(name)
@@ -74,7 +82,7 @@ func (src Source) statusTool(_ context.Context, r mcp.CallToolRequest) (*mcp.Cal
 	case "upstreams":
 		return structured(src.Status())
 	default:
-		return mcp.NewToolResultError(fmt.Sprintf("no section %q: use summary, upstreams or events", section)), nil
+		return mcp.NewToolResultError(fmt.Sprintf("no section %q: use one of %s", section, strings.Join(sections, ", "))), nil
 	}
 }
 

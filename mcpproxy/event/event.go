@@ -36,10 +36,14 @@ const (
 	CatalogChanged    Kind = "catalog.changed"    // Upstream whose listing changed
 	CallFailed        Kind = "call.failed"        // Tool, To: the outcome class, Text: why
 	ConfigReloaded    Kind = "config.reloaded"    // Text: what changed
+	LLMBreaker        Kind = "llm.breaker"        // Provider, From, To, NextAttempt
+	LLMRest           Kind = "llm.rest"           // Provider is left alone; To: why, NextAttempt, Text: what it said
+	LLMFailover       Kind = "llm.failover"       // From, To: providers; To has answered
+	LLMOutage         Kind = "llm.outage"         // no provider has answered; NextAttempt
 )
 
 // Kinds are all kinds of events.
-var Kinds = []Kind{UpstreamState, BreakerChanged, DefinitionChanged, CatalogChanged, CallFailed, ConfigReloaded}
+var Kinds = []Kind{UpstreamState, BreakerChanged, DefinitionChanged, CatalogChanged, CallFailed, ConfigReloaded, LLMBreaker, LLMRest, LLMFailover, LLMOutage}
 
 // Event is one thing that happened. Fields that do not apply are empty; none
 // ever holds a secret or a payload.
@@ -49,11 +53,12 @@ type Event struct {
 	Kind     Kind      `json:"kind"`
 	Upstream string    `json:"upstream,omitempty"`
 	Tool     string    `json:"tool,omitempty"`
+	Provider string    `json:"provider,omitempty"` // of a language model
 	From     string    `json:"from,omitempty"`
 	To       string    `json:"to,omitempty"`
 	Text     string    `json:"text,omitempty"`
 
-	NextAttempt *time.Time `json:"next_attempt,omitempty"` // when the upstream or tool is tried again
+	NextAttempt *time.Time `json:"next_attempt,omitempty"` // when the upstream, tool or provider is tried again
 }
 
 // New returns an empty Bus.

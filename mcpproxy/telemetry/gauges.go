@@ -8,6 +8,7 @@ import (
 type Gauges struct {
 	Sessions  int // of clients
 	Upstreams []UpstreamGauges
+	LLM       *LLMGauges // nil: no chain
 }
 
 // UpstreamGauges is the present state of one upstream. Breakers are closed,
@@ -48,7 +49,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements [prometheus.Collector].
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{sessions, state, breaker, inFlight, queued, instances, restarts} {
+	for _, d := range []*prometheus.Desc{sessions, state, breaker, inFlight, queued, instances, restarts, llmBreaker, llmHealthy, llmQueued} {
 		ch <- d
 	}
 }
@@ -66,6 +67,15 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 		send(d, prometheus.GaugeValue, value, labels...)
 	}
 	gauge(sessions, now.Sessions)
+	if now.LLM != nil {
+		gauge(llmHealthy, now.LLM.Healthy)
+		gauge(llmQueued, now.LLM.Queued)
+		for name, state := range now.LLM.Breakers {
+			if value, on := breakerValue(state); on {
+				gauge(llmBreaker, value, label(name))
+			}
+		}
+	}
 	for _, u := range now.Upstreams {
 		name := label(u.Name)
 		gauge(state, 1, name, label(u.State))

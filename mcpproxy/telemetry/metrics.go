@@ -31,6 +31,7 @@ type Metrics struct {
 	transitions *prometheus.CounterVec
 	retries     *prometheus.CounterVec
 	fallbacks   *prometheus.CounterVec
+	llm         llmMetrics
 	handler     func() http.Handler // made at the first scrape
 
 	mu    sync.RWMutex
@@ -54,11 +55,13 @@ func NewMetrics(snapshot func() Gauges) *Metrics {
 		transitions: counter("transitions_total", "Changes of state, by what changed and what it became.", "upstream", "plane", "to"),
 		retries:     counter("retries_total", "Attempts after the first.", "upstream"),
 		fallbacks:   counter("fallbacks_total", "Calls answered by a fallback, by its kind.", "upstream", "kind"),
+		llm:         newLLMMetrics(counter),
 		pairs:       map[pair]*CallMetrics{},
 	}
 	m.handler = sync.OnceValue(func() http.Handler {
 		r := prometheus.NewRegistry()
 		r.MustRegister(m.calls, m.took, m.transitions, m.retries, m.fallbacks, &gauges{m, snapshot},
+			m.llm.calls, m.llm.took, m.llm.requests, m.llm.tokens, m.llm.failovers,
 			collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 		return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 	})
