@@ -157,6 +157,20 @@ func (b *Breaker) Reset() {
 	b.unlock(from)
 }
 
+// Trip opens a closed breaker, for reasons that were counted elsewhere.
+func (b *Breaker) Trip() {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	from := b.state
+	if b.state == BreakerClosed {
+		b.failures = max(b.failures, b.o.Failures-1)
+		b.countLocked(Failure)
+	}
+	b.unlock(from)
+}
+
 // Closed tells whether calls are admitted freely. It takes no lock.
 func (b *Breaker) Closed() bool { return b == nil || b.closed.Load() != 0 }
 

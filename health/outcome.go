@@ -52,8 +52,8 @@ var classes = [...]struct {
 	OK:            {"ok", "yes", Success, Success, Never},
 	ToolError:     {"tool_error", "yes", Success, Success, Never},
 	Rejected:      {"rejected", "no", Success, Neutral, Never},
-	UpstreamError: {"upstream_error", "maybe", Success, Neutral, Never}, // of the tool: see Tool
-	SessionLost:   {"session_lost", "no", Neutral, Neutral, Never},      // the session is renewed once first
+	UpstreamError: {"upstream_error", "maybe", Success, Neutral, Never},   // of the tool: see Tool
+	SessionLost:   {"session_lost", "no", Failure, Neutral, IfIdempotent}, // that a new session has not helped
 	Auth:          {"auth", "no", Neutral, Neutral, Never},
 	RateLimited:   {"throttled", "no", Neutral, Neutral, Later},
 	Overloaded:    {"overloaded", "maybe", Failure, Failure, IfIdempotent},

@@ -67,7 +67,7 @@ func TestTable(t *testing.T) {
 		{health.ToolError, "yes", health.Success, health.Success, health.Success, health.Never},
 		{health.Rejected, "no", health.Success, health.Neutral, health.Neutral, health.Never},
 		{health.UpstreamError, "maybe", health.Success, health.Neutral, health.Failure, health.Never},
-		{health.SessionLost, "no", health.Neutral, health.Neutral, health.Neutral, health.Never},
+		{health.SessionLost, "no", health.Failure, health.Neutral, health.Neutral, health.IfIdempotent},
 		{health.Auth, "no", health.Neutral, health.Neutral, health.Neutral, health.Never},
 		{health.RateLimited, "no", health.Neutral, health.Neutral, health.Neutral, health.Later},
 		{health.Overloaded, "maybe", health.Failure, health.Failure, health.Failure, health.IfIdempotent},

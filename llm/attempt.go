@@ -12,10 +12,11 @@ import (
 // outcome is how an attempt ended: passed over (Attempt.Skipped), with an
 // answer, or with an error. With [ClassCut] there is both.
 type outcome struct {
-	e    *entry
-	a    *Attempt
-	resp *Response
-	err  *Error
+	e       *entry
+	a       *Attempt
+	resp    *Response
+	err     *Error
+	backoff time.Duration // until the next attempt, if err does not say
 }
 
 // turn is one entry's to answer.
@@ -23,7 +24,7 @@ type turn struct {
 	e     *entry
 	a     *Attempt
 	limit time.Duration
-	whole bool // limit is the entry's own timeout
+	whole bool // limit is the entry's own timeout, or about all that the chain's allows
 }
 
 // attempt asks one entry, once. It may run beside another attempt of the same
@@ -49,6 +50,9 @@ func (r *run) attempt(ctx context.Context, t turn) (o outcome) {
 		}
 		e.gate.leave(trial, verdict)
 	}()
+	if why, _ := e.blocked(time.Now(), r.q.need); why != "" { // those that the gate waited for found out
+		return r.refused(ctx, o)
+	}
 	a.BreakerBefore = e.breaker.Snapshot().State
 	permit, ok := e.breaker.Allow()
 	if !ok {
@@ -61,24 +65,31 @@ func (r *run) attempt(ctx context.Context, t turn) (o outcome) {
 			r.c.changed.ring() // the next trial may follow
 		}
 	}()
-	if _, ok := e.limits.take(time.Now(), r.q.need.tokens()); !ok {
+	sent := time.Now()
+	if !e.limits.take(sent, r.q.need.tokens()) {
 		return r.refused(ctx, o)
 	}
-
-	sent := time.Now()
 	a.WaitMS += ms(sent.Sub(arrived))
 	s := &sink{r: r, e: e, a: a, sent: sent, timer: timer}
-	resp, err := e.Provider.Generate(ctx, &r.q.Request, s.emit(r.emit))
+	emit := s.emit(r.emit)
+	live := emit
+	if r.q.schema != nil {
+		live = nil // half a document is of no use, and one that does not match is no answer
+	}
+	resp, err := e.Provider.Generate(ctx, &r.q.Request, live)
 	took := time.Since(sent)
 	a.LatencyMS = ms(took)
 	o.resp, o.err, verdict = r.judge(ctx, resp, err, t.whole || s.begun)
 	r.account(&o, s, took)
+	if live == nil && emit != nil && o.err == nil {
+		emit(o.resp.Text)
+	}
 	return o
 }
 
 // turn returns how long an entry may take: its timeout, but at most half of
-// what is left while another entry has not been asked yet and could be. If that
-// cuts it short, a timeout is not its fault.
+// what is left while another entry has not been asked yet and could be. If a
+// caller in a hurry is why that is little, a timeout is not its fault.
 func (r *run) turn(e *entry, a *Attempt) turn {
 	now := time.Now()
 	left := r.deadline.Sub(now)
@@ -90,7 +101,7 @@ func (r *run) turn(e *entry, a *Attempt) turn {
 		if why, _ := other.blocked(now, r.q.need); why == "" {
 			left /= 2
 			if left < t.limit {
-				t.limit, t.whole = left, false
+				t.limit, t.whole = left, left >= r.c.o.Timeout*2/5
 			}
 			break
 		}
@@ -116,7 +127,7 @@ func (r *run) refused(ctx context.Context, o outcome) outcome {
 func (r *run) judge(ctx context.Context, resp *Response, err error, whole bool) (*Response, *Error, health.Verdict) {
 	if err != nil {
 		e := r.failure(ctx, err)
-		if e.Class == ClassTimeout && !whole {
+		if e.Class == ClassTimeout && !whole || e.unsent() {
 			return nil, e, health.Neutral
 		}
 		return nil, e, classes[e.Class].breaker
@@ -165,28 +176,47 @@ func (r *run) account(o *outcome, s *sink, took time.Duration) {
 		o.err.Provider, o.err.Partial = e.Name, s.text.String()
 		a.Class, a.Status, a.Code, a.Error = o.err.Class, o.err.Status, o.err.Code, o.err.Message
 		a.RetryAfterMS = max(0, o.err.RetryAfter).Milliseconds()
-		e.limits.learn(time.Now(), o.err.Header, 0)
+		e.limits.learn(time.Now(), o.err.Header)
 	}
-	if a.Class != ClassCancelled && a.Class != ClassBudget {
+	switch a.Class {
+	case ClassCancelled, ClassBudget, ClassRejected, ClassGone: // say nothing about how well or fast it answers
+	default:
 		e.window.Add(classes[a.Class].bad, took)
 	}
-	if o.resp == nil {
-		return
+	if o.resp != nil {
+		r.accountAnswer(o, s)
 	}
+	if o.err != nil && a.Class != ClassCancelled {
+		o.backoff = r.c.o.Backoff.delay(a.Number)
+		r.rest(o)
+	}
+}
+
+func (r *run) accountAnswer(o *outcome, s *sink) {
+	a, e := o.a, o.e
 	a.Status = o.resp.Status
 	o.resp.Provider = e.Name
 	if o.resp.Model == "" {
 		o.resp.Model = e.info.Model
 	}
 	a.Model = o.resp.Model
+	e.limits.learn(time.Now(), o.resp.Header)
 	if u := o.resp.Usage; u != (Usage{}) {
 		a.Usage = &u
-		e.limits.learn(time.Now(), o.resp.Header, u.Input+u.Output-r.q.need.tokens())
-	} else {
-		e.limits.learn(time.Now(), o.resp.Header, 0)
+		e.limits.correct(s.sent, u.Input+u.Output-r.q.need.tokens())
 	}
 	if a.Class == ClassCut && s.begun {
 		o.err = nil // the caller has the text, and the finish reason says that it is cut
+	}
+}
+
+// rest has the entry left alone if the failure says so. It comes before the
+// next call in the gate's crowd has its turn.
+func (r *run) rest(o *outcome) {
+	now := time.Now()
+	if why := o.e.failed(now, o.err, o.backoff); why != "" {
+		_, until := o.e.blocked(now, r.q.need)
+		r.c.event(Event{Kind: EventRest, Provider: o.e.Name, To: string(why), Until: &until, Text: o.err.Message})
 	}
 }
 

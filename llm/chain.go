@@ -70,7 +70,7 @@ func (o Options) withDefaults() Options {
 	o.Attempts = cmp.Or(o.Attempts, 4)
 	o.Backoff.Base = cmp.Or(o.Backoff.Base, 800*time.Millisecond)
 	o.Backoff.Max = cmp.Or(o.Backoff.Max, 8*time.Second)
-	o.Backoff.Jitter = max(0, cmp.Or(o.Backoff.Jitter, 0.2))
+	o.Backoff.Jitter = min(1, max(0, cmp.Or(o.Backoff.Jitter, 0.2)))
 	o.Breaker.Failures = cmp.Or(o.Breaker.Failures, 2)
 	o.Breaker.OpenFor = cmp.Or(o.Breaker.OpenFor, 15*time.Second)
 	// Nothing but calls tries a provider, so a longer and longer opening would
@@ -83,18 +83,31 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+func (o Options) check() error {
+	if !o.Strategy.known() {
+		return fmt.Errorf("llm: unknown strategy %q", o.Strategy)
+	}
+	b := o.Breaker
+	if min(o.Timeout, o.HedgeAfter, o.Backoff.Base, o.Backoff.Max, b.OpenFor, b.MaxOpenFor, b.Window) < 0 ||
+		min(o.Attempts, b.Failures, b.MinCalls, b.Successes) < 0 {
+		return errors.New("llm: an option is below 0")
+	}
+	return nil
+}
+
 // New returns a chain of entries. Their names must differ. A chain without
 // entries is valid: it answers every call with an error of [ClassNone].
 func New(entries []Entry, o Options) (*Chain, error) {
 	o = o.withDefaults()
-	switch o.Strategy {
-	case ByPriority, ByHealth, ByLatency, ByCost:
-	default:
-		return nil, fmt.Errorf("llm: unknown strategy %q", o.Strategy)
+	if err := o.check(); err != nil {
+		return nil, err
 	}
 	c := &Chain{o: o, queue: make(chan struct{}, o.Queue.Size)}
 	names := map[string]bool{}
 	for _, one := range entries {
+		if one.Provider == nil || one.Timeout < 0 || one.RPM < 0 || one.TPM < 0 {
+			return nil, fmt.Errorf("llm: the entry %q has no provider, or something below 0", one.Name)
+		}
 		e := newEntry(one, o)
 		if names[e.Name] {
 			return nil, fmt.Errorf("llm: two entries are called %q", e.Name)

@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/agentarmor/agentarmor/health"
 	"github.com/agentarmor/agentarmor/llm"
 )
 
@@ -206,9 +209,18 @@ func TestErrors(t *testing.T) {
 	if e, ok := errors.AsType[*llm.Error](err); !ok || e.Class != llm.ClassRejected || !strings.Contains(e.Message, "unfit: images") {
 		t.Errorf("an image for the blind: %v", err)
 	}
-	_, err = c.Complete(t.Context(), &llm.Request{Schema: []byte(`{"type":12}`)})
-	if e, ok := errors.AsType[*llm.Error](err); !ok || e.Class != llm.ClassRejected {
-		t.Errorf("a schema that is none: %v", err)
+	x := []llm.Message{llm.User("x")}
+	for want, r := range map[string]*llm.Request{
+		"response schema":  {Messages: x, Schema: []byte(`{"type":12}`)},
+		"no message":       {},
+		"unknown role":     {Messages: append(x, llm.Message{Role: "developer"})},
+		"unknown strategy": {Messages: x, Strategy: "best"},
+		"an image without": {Messages: []llm.Message{llm.User("x", llm.Image{})}},
+	} {
+		_, err = c.Complete(t.Context(), r)
+		if e, ok := errors.AsType[*llm.Error](err); !ok || e.Class != llm.ClassRejected || !strings.Contains(e.Message, want) || len(e.Trace.Attempts) > 0 {
+			t.Errorf("%s: %v", want, err)
+		}
 	}
 }
 
@@ -217,8 +229,17 @@ func TestNew(t *testing.T) {
 	if _, err := llm.New(twice, llm.Options{}); err == nil {
 		t.Error("two entries of one name")
 	}
-	if _, err := llm.New(nil, llm.Options{Strategy: "best"}); err == nil {
-		t.Error("an unknown strategy")
+	for _, o := range []llm.Options{
+		{Strategy: "best"}, {Timeout: -1}, {Attempts: -1}, {Breaker: health.BreakerOptions{OpenFor: -1}}, {Breaker: health.BreakerOptions{Failures: -1}},
+	} {
+		if _, err := llm.New(nil, o); err == nil {
+			t.Errorf("%+v", o)
+		}
+	}
+	for _, e := range []llm.Entry{{Name: "x"}, {Provider: llm.NewFake("x"), Timeout: -1}, {Provider: llm.NewFake("x"), TPM: -1}} {
+		if _, err := llm.New([]llm.Entry{e}, llm.Options{}); err == nil {
+			t.Errorf("%+v", e)
+		}
 	}
 }
 
@@ -286,6 +307,85 @@ func TestShortBudgetLeavesRoom(t *testing.T) {
 		}
 		if n := c.Status().Providers["gemini"].Breaker.ConsecutiveFailures; n != 0 {
 			t.Errorf("%d failures for a caller in a hurry", n)
+		}
+	})
+}
+
+// TestHangWithinAShortChain holds that a provider that hangs is found out
+// although the chain's own budget is too short for two of its timeouts.
+func TestHangWithinAShortChain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := chain(t, llm.Options{Timeout: 30 * time.Second}, llm.NewFake("gemini", llm.Step{Hang: true}), llm.NewFake("groq"))
+		for _, want := range []string{"gemini:timeout groq:ok", "gemini:timeout groq:ok", "gemini:open groq:ok"} {
+			if resp, err := c.Complete(t.Context(), llm.Prompt("hi")); err != nil || story(resp.Trace) != want {
+				t.Errorf("%s, %v, want %s", story(resp.Trace), err, want)
+			}
+		}
+	})
+}
+
+// TestAbsurdRequests holds that numbers without sense neither block an entry
+// nor get round its limits.
+func TestAbsurdRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := llm.NewFake("p")
+		c, err := llm.New([]llm.Entry{{Provider: f, RPM: 100, TPM: 10}}, llm.Options{
+			Backoff: llm.Backoff{Base: math.MaxInt64, Max: math.MaxInt64}, Queue: llm.Queue{Size: -1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, n := range []int{-1 << 62, math.MaxInt, math.MaxInt, 0, -1} {
+			r := llm.Prompt("hi")
+			r.MaxTokens, r.Timeout = n, -1
+			_, err := c.Complete(t.Context(), r)
+			if (err != nil) != (n > 0) {
+				t.Errorf("request %d: %v", i, err)
+			}
+		}
+		if n := f.Calls(); n != 3 {
+			t.Errorf("%d requests were sent", n)
+		}
+		down := chain(t, llm.Options{Backoff: llm.Backoff{Base: 1 << 60, Max: math.MaxInt64}}, llm.NewFake("p", llm.Step{Status: 429}))
+		if resp, err := down.Complete(t.Context(), llm.Prompt("hi")); err != nil || len(resp.Trace.Attempts) != 1 {
+			t.Errorf("%+v, %v", resp, err)
+		}
+	})
+}
+
+// TestUnsentIsNoSuccess holds that a request which a provider refuses by itself
+// says nothing about whether its API works.
+func TestUnsentIsNoSuccess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := llm.NewFake("p").Script(func(_ int, r *llm.Request) llm.Step {
+			if r.Messages[0].Text() == "odd" {
+				return llm.Step{Err: &llm.Error{Class: llm.ClassRejected, Message: "only inline data can be sent"}}
+			}
+			return llm.Step{Status: 503}
+		})
+		c := chain(t, llm.Options{Queue: llm.Queue{Size: -1}}, f)
+		for _, text := range []string{"x", "odd", "x"} {
+			_, _ = c.Complete(t.Context(), &llm.Request{Messages: []llm.Message{llm.User(text)}, Timeout: 100 * time.Millisecond})
+		}
+		if p := c.Status().Providers["p"]; p.Breaker.State != health.BreakerOpen || p.Window.Calls != 2 {
+			t.Errorf("%+v", p)
+		}
+	})
+}
+
+// TestTheCauseOfARest holds that a later failure of another kind does not take
+// the place of why an entry is left alone.
+func TestTheCauseOfARest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := llm.NewFake("p", llm.Step{Delay: time.Second, Status: 400, Body: `{"error":{"message":"bad"}}`}, llm.Step{Status: 401, Body: `{"error":{"message":"no such key"}}`})
+		c := chain(t, llm.Options{}, f)
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() { _, _ = c.Complete(t.Context(), llm.Prompt("hi")) })
+			synctest.Wait()
+		}
+		wg.Wait()
+		if _, err := c.Complete(t.Context(), llm.Prompt("hi")); err == nil || err.Error() != "llm: p: auth (HTTP 401): no such key" {
+			t.Error(err)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -19,8 +20,8 @@ func HTTPError(status int, header http.Header, body []byte) *Error {
 	if e.Message == "" {
 		e.Message = shorten(http.StatusText(status))
 	}
-	if status < 400 && b.status >= 400 && b.status <= 599 {
-		status = b.status // an error inside a 200
+	if status < 400 { // an error inside a 200
+		status = cmp.Or(b.status, statuses[b.code], status)
 	}
 	e.Class = classify(status, b)
 	e.RetryAfter = retryAfter(header, b, time.Now())
@@ -36,7 +37,7 @@ const quotaCoolDown = time.Hour
 
 // classify is the table from status and documented code to class.
 func classify(status int, b errorBody) Class {
-	if c, ok := codes[b.code]; ok && status >= 400 {
+	if c, ok := codes[b.code]; ok {
 		return c
 	}
 	switch {
@@ -70,10 +71,20 @@ var codes = map[string]Class{
 	"capacity_exceeded":        ClassOverloaded,
 }
 
+// statuses are those of documented codes that come within a 200, above all in
+// the midst of a stream. With a status of its own, a code says nothing new.
+var statuses = map[string]int{
+	"rate_limit_exceeded":   429,
+	"server_error":          500, // OpenAI
+	"internal_server_error": 500, // Groq
+	"overloaded_error":      529, // Anthropic
+	"invalid_request_error": 400,
+}
+
 // errorBody is what is read of an error's body. The zero value is a body
 // without meaning, HTML for instance.
 type errorBody struct {
-	status     int    // error.code, where that is a number
+	status     int    // error.code, where that is the number of an HTTP error
 	code       string // error.code, where that is a text; else a known error.type, else rpc
 	rpc        string // error.status: the name of a google.rpc.Code
 	message    string
@@ -130,7 +141,9 @@ func parseBody(body []byte) errorBody {
 func (w wireError) read() errorBody {
 	b := errorBody{message: w.Message, rpc: w.Status}
 	if n, err := strconv.Atoi(strings.Trim(string(w.Code), `"`)); err == nil {
-		b.status = n
+		if n >= 400 && n <= 599 {
+			b.status = n
+		}
 	} else {
 		_ = json.Unmarshal(w.Code, &b.code)
 	}

@@ -44,6 +44,12 @@ func TestHTTPError(t *testing.T) {
 		{"status as a number", 429, head("Retry-After", "1"), `{"error":{"code":429,"status":429,"message":"m"}}`, ClassThrottled, "", time.Second},
 		{"error in a 200", 200, nil, `{"error":{"message":"Provider returned error","code":502}}`, ClassOverloaded, "", none},
 		{"rate limit in a 200", 200, nil, `{"error":{"message":"m","code":429}}`, ClassThrottled, "", none},
+		{"a code in a 200", 200, nil, oai("m", "invalid_request_error", `"model_not_found"`), ClassGone, "model_not_found", none},
+		{"capacity in a 200", 200, nil, oai("m", "server_error", `"capacity_exceeded"`), ClassOverloaded, "capacity_exceeded", none},
+		{"rate limit by name in a 200", 200, nil, oai("Please try again in 2s.", "tokens", `"rate_limit_exceeded"`), ClassThrottled, "rate_limit_exceeded", 2 * time.Second},
+		{"type in a 200", 200, nil, oai("m", "server_error", "null"), ClassOverloaded, "server_error", none},
+		{"overloaded at Anthropic in a 200", 200, nil, `{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}`, ClassOverloaded, "overloaded_error", none},
+		{"a number that is no status in a 200", 200, nil, oai("m", "", "1305"), ClassMalformed, "", none},
 		// What stands before them
 		{"proxy's page", 502, nil, html, ClassOverloaded, "", none},
 		{"HTML in a 429", 429, head("Retry-After", "30"), html, ClassThrottled, "", 30 * time.Second},

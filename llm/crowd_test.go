@@ -1,6 +1,7 @@
 package llm_test
 
 import (
+	"context"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -19,6 +20,8 @@ func TestCrowdAgainstDeadPrimary(t *testing.T) {
 		"refuses fast": {Status: 503},
 		"refuses slow": {Delay: 300 * time.Millisecond, Status: 500},
 		"hangs":        {Hang: true},
+		"throttles":    {Delay: 300 * time.Millisecond, Status: 429, Header: retryAfter("15")},
+		"has no key":   {Delay: 300 * time.Millisecond, Status: 401},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -67,6 +70,42 @@ func TestCrowdAgainstDeadPrimary(t *testing.T) {
 					t.Errorf("the fallback answered %d times only", n)
 				}
 			})
+		})
+	}
+}
+
+// TestTrialsOfThoseWhoLeave holds that a breaker recovers although the callers
+// that were its trials, and those behind the gate, have left.
+func TestTrialsOfThoseWhoLeave(t *testing.T) {
+	for _, hedge := range []time.Duration{0, 100 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			back := time.Now().Add(40 * time.Second)
+			f := llm.NewFake("gemini").Script(func(n int, _ *llm.Request) llm.Step {
+				switch {
+				case n <= 2:
+					return llm.Step{Status: 503}
+				case time.Now().Before(back):
+					return llm.Step{Hang: true}
+				}
+				return llm.Step{}
+			})
+			c := chain(t, llm.Options{HedgeAfter: hedge}, f, llm.NewFake("groq", llm.Step{Delay: 100 * time.Millisecond}))
+			for i := range 60 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				var wg sync.WaitGroup
+				for range 20 {
+					wg.Go(func() { _, _ = c.Complete(ctx, llm.Prompt("hi")) })
+				}
+				wg.Wait()
+				cancel()
+				if now, _ := f.Running(); now > 0 {
+					t.Fatalf("%d requests go on in second %d", now, i)
+				}
+				time.Sleep(time.Second)
+			}
+			if p := c.Status().Providers["gemini"]; p.State != "ready" || p.Breaker.State != "closed" {
+				t.Errorf("hedged after %s: %+v", hedge, p)
+			}
 		})
 	}
 }

@@ -30,6 +30,7 @@ type entry struct {
 	mu    sync.Mutex
 	rest  Skip // why it is left alone until then
 	until time.Time
+	cause *Error // of that
 	last  *Error
 }
 
@@ -61,7 +62,7 @@ const (
 )
 
 func needs(r *Request) need {
-	n := need{tools: len(r.Tools) > 0, output: r.MaxTokens}
+	n := need{tools: len(r.Tools) > 0, output: min(max(r.MaxTokens, 0), 1<<30)}
 	chars := len(r.Schema)
 	for _, m := range r.Messages {
 		for _, p := range m.Parts {
@@ -148,7 +149,7 @@ func (e *entry) failed(now time.Time, err *Error, backoff time.Duration) (rested
 		if e.rest != why || !e.until.After(now) {
 			rested = why
 		}
-		e.rest, e.until = why, until
+		e.rest, e.until, e.cause = why, until, e.last
 	}
 	return rested
 }
@@ -158,7 +159,7 @@ func (e *entry) failed(now time.Time, err *Error, backoff time.Duration) (rested
 func (e *entry) resting(why Skip) *Error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	err := new(*e.last)
+	err := new(*e.cause)
 	err.Class, err.RetryAfter = Class(why), -1
 	return err
 }

@@ -51,6 +51,9 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
+// unsent tells whether a provider refused the request without asking anybody.
+func (e *Error) unsent() bool { return e.Class == ClassRejected && e.Status == 0 }
+
 // Unwrap returns the cause: of a call that was cancelled, the context's.
 func (e *Error) Unwrap() error { return e.Err }
 

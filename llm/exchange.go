@@ -228,7 +228,7 @@ func newEndpoint(o ProviderOptions, api, base string) (endpoint, error) {
 		return endpoint{}, errors.New("llm: " + o.Name + ": no model is named")
 	}
 	u, err := url.Parse(strings.TrimRight(cmp.Or(o.BaseURL, base), "/"))
-	if err != nil || u.Host == "" || u.User != nil {
+	if err != nil || u.Host == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https" {
 		return endpoint{}, errors.New("llm: " + o.Name + ": the base URL is no http address without credentials")
 	}
 	p := endpoint{options: o, base: u, transport: o.Transport}

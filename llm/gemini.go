@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -28,9 +29,8 @@ type gemini struct {
 //
 // Inline images only. All system messages become the one system instruction,
 // wherever they stand. A response schema and the parameters of tools go as JSON
-// schema; beside tools a response schema goes in words, and an answer to a
-// schema is fetched whole and emitted at once. A conversation ends with a user
-// or with the results of tool calls.
+// schema; beside tools a response schema goes in words. A conversation ends with
+// a user or with the results of tool calls.
 func NewGemini(o ProviderOptions) (Provider, error) {
 	o.BaseURL = strings.TrimSuffix(strings.TrimRight(o.BaseURL, "/"), "/v1beta") // the library adds it
 	e, err := newEndpoint(o, "gemini", "https://generativelanguage.googleapis.com")
@@ -75,7 +75,7 @@ func (p *gemini) Generate(ctx context.Context, r *Request, emit func(text string
 	answer := &geminiAnswer{x: x}
 	asked, stop := x.begin(ctx)
 	defer stop()
-	whole := len(history) == 0 && (emit == nil || len(r.Schema) > 0)
+	whole := len(history) == 0 && emit == nil
 	if whole {
 		x.whole = answer.whole
 		var got *genai.GenerateContentResponse
@@ -84,11 +84,7 @@ func (p *gemini) Generate(ctx context.Context, r *Request, emit func(text string
 		}
 	} else {
 		x.streamed = answer.elements
-		live := emit
-		if len(r.Schema) > 0 {
-			live = nil
-		}
-		err = answer.gather(asked, model, history, last, live)
+		err = answer.gather(asked, model, history, last, emit)
 	}
 	if err != nil {
 		return nil, x.error(ctx, err, answer.text.String())
@@ -96,9 +92,6 @@ func (p *gemini) Generate(ctx context.Context, r *Request, emit func(text string
 	resp := answer.response()
 	if !whole && resp.FinishReason == "" {
 		return nil, x.broken(resp.Text)
-	}
-	if emit != nil && len(r.Schema) > 0 && resp.Text != "" {
-		emit(resp.Text)
 	}
 	p.signatures.keep(answer.calls)
 	return resp, nil
@@ -156,7 +149,12 @@ func (p *gemini) request(model *genai.GenerativeModel, r *Request) (history []*g
 	}
 	var system []genai.Part
 	var previous Role
+	names := map[string]string{} // of the tools that were called, by the calls' IDs
 	for i, m := range r.Messages {
+		for _, c := range m.ToolCalls {
+			names[c.ID] = c.Name
+		}
+		m.Name = cmp.Or(m.Name, names[m.ToolCallID])
 		parts, err := geminiParts(m)
 		if err != nil {
 			return nil, nil, newError(ClassRejected, "message %d: %v", i+1, err)
@@ -197,17 +195,17 @@ func geminiRole(r Role) string {
 }
 
 func geminiParts(m Message) ([]genai.Part, error) {
-	if m.Role == RoleTool { // as text: a JSON number would go through a float
-		return []genai.Part{genai.FunctionResponse{Name: m.Name, Response: map[string]any{"result": m.Text()}}}, nil
-	}
 	var parts []genai.Part
+	if m.Role == RoleTool { // as text: a JSON number would go through a float
+		parts = append(parts, genai.FunctionResponse{Name: m.Name, Response: map[string]any{"result": m.Text()}})
+	}
 	for _, p := range m.Parts {
 		switch {
-		case p.Image == nil && p.Text == "":
+		case p.Image != nil && m.Role != RoleUser:
+			return nil, errors.New("only a user can show images")
+		case p.Image == nil && (p.Text == "" || m.Role == RoleTool):
 		case p.Image == nil:
 			parts = append(parts, genai.Text(p.Text))
-		case m.Role != RoleUser:
-			return nil, errors.New("only a user can show images")
 		case len(p.Image.Data) == 0:
 			return nil, errors.New("it has an image by address: only inline data can be sent")
 		default:

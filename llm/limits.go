@@ -91,18 +91,28 @@ func (l *limiter) minuteLocked(now time.Time, tokens int) time.Time {
 }
 
 // take counts a request that is about to be sent, unless the limits say no.
-func (l *limiter) take(now time.Time, tokens int) (until time.Time, ok bool) {
+func (l *limiter) take(now time.Time, tokens int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if until := l.blockedLocked(now, tokens); !until.IsZero() {
-		return until, false
+	if !l.blockedLocked(now, tokens).IsZero() {
+		return false
 	}
 	s := l.slotLocked(now)
 	s.requests++
 	s.tokens += tokens
 	l.requests.left = max(0, l.requests.left-1)
 	l.tokens.left = max(0, l.tokens.left-tokens)
-	return time.Time{}, true
+	return true
+}
+
+// correct adds the tokens that a request has cost beyond those that take
+// counted when it was sent.
+func (l *limiter) correct(sent time.Time, beyond int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s := &l.slots[sent.Unix()%int64(len(l.slots))]; s.unix == sent.Unix() {
+		s.tokens = max(0, s.tokens+beyond)
+	}
 }
 
 func (l *limiter) slotLocked(now time.Time) *second {
@@ -114,16 +124,10 @@ func (l *limiter) slotLocked(now time.Time) *second {
 	return s
 }
 
-// learn takes over what an answer says: its headers, and the tokens that it
-// cost beyond those that were counted before.
-func (l *limiter) learn(now time.Time, h http.Header, beyond int) {
+// learn takes over what the headers of an answer say.
+func (l *limiter) learn(now time.Time, h http.Header) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := l.slotLocked(now)
-	s.tokens = max(0, s.tokens+beyond)
-	if h == nil {
-		return
-	}
 	l.requests.read(h, "requests", now)
 	l.tokens.read(h, "tokens", now)
 }

@@ -15,8 +15,8 @@ func TestMinute(t *testing.T) {
 	var sent []time.Time
 	for ms := 0; ms < 200_000; ms += 170 {
 		now := start.Add(time.Duration(ms) * time.Millisecond)
-		until, ok := l.take(now, 12)
-		if ok {
+		until := l.blocked(now, 12)
+		if l.take(now, 12) {
 			sent = append(sent, now)
 		} else if !until.After(now) {
 			t.Fatalf("refused at %s until %s", now, until)
@@ -38,6 +38,27 @@ func TestMinute(t *testing.T) {
 	}
 }
 
+// TestCorrect holds that what an answer costs counts for when it was asked for.
+func TestCorrect(t *testing.T) {
+	l := &limiter{tpm: 100}
+	now := time.Unix(1_000_000, 0)
+	for i := range 10 {
+		sent := now.Add(time.Duration(i) * 5 * time.Second)
+		if !l.take(sent, 90) {
+			t.Fatalf("request %d is refused", i)
+		}
+		l.correct(sent, -89)
+	}
+	l.correct(now, 91) // the first was longer than it seemed
+	if later := now.Add(59 * time.Second); l.take(later, 1) || !l.take(later.Add(time.Second), 1) {
+		t.Error("101 tokens in a minute")
+	}
+	l.correct(now, -99) // too late
+	if l.slots[now.Unix()%60].tokens != 1 {
+		t.Error("another minute is corrected")
+	}
+}
+
 // TestRemaining holds that calls at once do not all take the last request.
 func TestRemaining(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
@@ -51,16 +72,16 @@ func TestRemaining(t *testing.T) {
 	if l.status(now) != nil || !l.blocked(now, 1<<30).IsZero() {
 		t.Error("limits that nobody has told")
 	}
-	l.learn(now, h(2, 5000), 0)
+	l.learn(now, h(2, 5000))
 	for i, want := range []bool{true, true, false} {
-		if _, ok := l.take(now, 10); ok != want {
+		if ok := l.take(now, 10); ok != want {
 			t.Errorf("request %d: %t", i, ok)
 		}
 	}
 	if s := l.status(now); *s.RequestsRemaining != 0 || *s.TokensRemaining != 4980 || !s.ResetAt.Equal(now.Add(2*time.Minute)) {
 		t.Errorf("%+v", s)
 	}
-	l.learn(now, h(2, 50), 0)
+	l.learn(now, h(2, 50))
 	if until := l.blocked(now, 51); !until.Equal(now.Add(30 * time.Second)) {
 		t.Errorf("51 of 50 tokens: %s", until)
 	}
@@ -74,7 +95,7 @@ func TestRemaining(t *testing.T) {
 		{"X-Ratelimit-Remaining-Requests": {"-5"}}, {"X-Ratelimit-Remaining-Requests": {"0"}}, {"X-Ratelimit-Remaining-Requests": {"x"}, "X-Ratelimit-Reset-Requests": {"y"}},
 	} {
 		var l limiter
-		if l.learn(now, odd, 0); !l.blocked(now, 1).IsZero() {
+		if l.learn(now, odd); !l.blocked(now, 1).IsZero() {
 			t.Errorf("%v blocks", odd)
 		}
 	}

@@ -159,7 +159,7 @@ type Request struct {
 	TopP        *float64        // nil: the model's default
 	MaxTokens   int             // of the answer; 0: the model's default
 	Stop        []string        // the answer ends before any of these
-	Seed        *int            // for APIs that have one; Gemini's library has none and ignores it
+	Seed        *int            // the same answer to the same request, as far as the API can
 
 	// Prefer names what is tried first, in order: entries or models. The rest
 	// of the chain follows.

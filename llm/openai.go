@@ -28,8 +28,7 @@ type openAI struct {
 // completions: OpenAI's own by default, else Groq, Ollama, vLLM, … by BaseURL.
 //
 // A response schema is sent as response_format, or in words where that cannot
-// be had: with [Limits].NoSchema, or beside tools. Such an answer is fetched
-// whole and emitted at once. Images by address are passed on.
+// be had: with [Limits].NoSchema, or beside tools. Images by address are passed on.
 func NewOpenAI(o ProviderOptions) (Provider, error) {
 	e, err := newEndpoint(o, "openai", "https://api.openai.com/v1")
 	if err != nil {
@@ -74,15 +73,14 @@ func (p *openAI) Generate(ctx context.Context, r *Request, emit func(text string
 		return nil, err
 	}
 	x := &exchange{transport: p.transport, secret: p.options.APIKey, prepare: p.authorize}
-	stream := emit != nil && len(r.Schema) == 0
-	if stream {
+	if emit != nil {
 		x.streamed = x.openAIEvents
 	} else {
 		x.whole = x.openAIAnswer
 	}
 	asked, stop := x.begin(ctx)
 	defer stop()
-	if stream {
+	if emit != nil {
 		return p.stream(asked, x, ask, emit)
 	}
 	answer, failure := p.client.CreateChatCompletion(asked, *ask)
@@ -91,9 +89,6 @@ func (p *openAI) Generate(ctx context.Context, r *Request, emit func(text string
 	}
 	resp := openAIResponse(&answer)
 	resp.Status, resp.Header = x.status, x.header
-	if emit != nil && resp.Text != "" {
-		emit(resp.Text)
-	}
 	return resp, nil
 }
 
@@ -147,16 +142,15 @@ func (p *openAI) stream(ctx context.Context, x *exchange, ask *openai.ChatComple
 	return resp, nil
 }
 
-// mergeCalls adds the pieces of tool calls to what has come before.
+// mergeCalls adds the pieces of tool calls to what has come before. Servers
+// number them from 0 or from 1, not at all, or all the same.
 func mergeCalls(calls, pieces []openai.ToolCall) []openai.ToolCall {
 	for _, piece := range pieces {
-		i := len(calls) - 1 // without an index a piece without an id goes on with the last call
-		if piece.Index != nil {
-			i = *piece.Index
-		} else if piece.ID != "" {
-			i = len(calls)
+		i := len(calls) - 1
+		for i >= 0 && !continues(&calls[i], &piece) {
+			i--
 		}
-		if i < 0 || i >= len(calls) {
+		if i < 0 {
 			calls = append(calls, piece)
 			continue
 		}
@@ -165,6 +159,16 @@ func mergeCalls(calls, pieces []openai.ToolCall) []openai.ToolCall {
 		c.Function.Arguments += piece.Function.Arguments
 	}
 	return calls
+}
+
+func continues(c, piece *openai.ToolCall) bool {
+	switch {
+	case piece.Index != nil && c.Index != nil && *piece.Index != *c.Index:
+		return false
+	case piece.ID != "" && c.ID != "":
+		return piece.ID == c.ID
+	}
+	return piece.Index != nil || piece.ID == "" && piece.Function.Name == ""
 }
 
 // openAIResponse is the canonical form of an answer. Servers differ in how

@@ -219,17 +219,6 @@ func TestSchemas(t *testing.T) {
 			t.Error(b)
 		}
 	})
-	// Half a document is of no use: the answer comes in one piece.
-	r.Tools = nil
-	both(t, func(t *testing.T, a api) {
-		p, _ := a.start(t, "m", fakellm.Options{Reply: fakellm.Reply{Chunks: []string{`{"a":`, `1}`}}})
-		for _, messages := range [][]Message{r.Messages, {User("a"), Assistant("b"), User("c")}} {
-			var pieces []string
-			if _, err := p.Generate(t.Context(), &Request{Messages: messages, Schema: r.Schema}, func(s string) { pieces = append(pieces, s) }); err != nil || len(pieces) != 1 || pieces[0] != `{"a":1}` {
-				t.Errorf("%q, %v", pieces, err)
-			}
-		}
-	})
 }
 
 func TestMaxTokensOfReasoningModels(t *testing.T) {
@@ -249,6 +238,7 @@ func TestWhatCannotBeDone(t *testing.T) {
 		for name, r := range map[string]*Request{
 			"an empty message":          {Messages: []Message{User("")}},
 			"an image of the model's":   {Messages: []Message{{Role: RoleAssistant, Parts: []Part{{Image: &Image{Data: []byte("x")}}}}, User("x")}},
+			"an image of a tool's":      {Messages: []Message{User("x"), {Role: RoleTool, Name: "f", Parts: []Part{{Image: &Image{Data: []byte("x")}}}}}},
 			"a tool without tools":      {Messages: []Message{User("x")}, ToolChoice: "f"},
 			"gemini: image by address":  {Messages: []Message{User("x", Image{URL: "https://example.com/x.png"})}},
 			"gemini: ends with a model": {Messages: []Message{User("x"), Assistant("y")}},
@@ -265,7 +255,7 @@ func TestWhatCannotBeDone(t *testing.T) {
 			t.Errorf("%d requests were sent", n)
 		}
 	})
-	for _, o := range []ProviderOptions{{}, {Model: "m", BaseURL: "localhost:1"}, {Model: "m", BaseURL: "http://user:pass@host"}} {
+	for _, o := range []ProviderOptions{{}, {Model: "m", BaseURL: "localhost:1"}, {Model: "m", BaseURL: "ftp://host"}, {Model: "m", BaseURL: "http://user:pass@host"}} {
 		for _, a := range apis {
 			if _, err := a.build(o); err == nil || strings.Contains(err.Error(), "pass") {
 				t.Errorf("%+v: %v", o, err)
@@ -298,6 +288,45 @@ func TestSignaturesAreForgotten(t *testing.T) {
 	}
 	if len(s.known) != maxSignatures || len(s.order) != maxSignatures {
 		t.Errorf("%d, %d", len(s.known), len(s.order))
+	}
+}
+
+// The name of the tool that a result belongs to is known from its call.
+func TestToolResultsByID(t *testing.T) {
+	r := &Request{Messages: []Message{User("x"), Assistant("", ToolCall{ID: "1", Name: "f"}, ToolCall{ID: "2", Name: "g"}),
+		{Role: RoleTool, ToolCallID: "2", Parts: []Part{{Text: "b"}}}, {Role: RoleTool, ToolCallID: "1", Parts: []Part{{Text: "a"}}}}}
+	if b := body(t, apis[0], "m", nil, r); !strings.Contains(b, `"functionResponse":{"name":"g","response":{"result":"b"}}`) || !strings.Contains(b, `"name":"f","response":{"result":"a"}`) {
+		t.Error(b)
+	}
+}
+
+// Servers number the pieces of tool calls as they like.
+func TestPiecesOfToolCalls(t *testing.T) {
+	for name, pieces := range map[string][]string{
+		"as documented":         {`"index":0,"id":"1","function":{"name":"f","arguments":"{\"a\""}`, `"index":0,"function":{"arguments":":1}"}`, `"index":1,"id":"2","function":{"name":"g","arguments":"{}"}`},
+		"mixed":                 {`"index":0,"id":"1","function":{"name":"f","arguments":"{\"a\""}`, `"index":1,"id":"2","function":{"name":"g","arguments":"{}"}`, `"index":0,"function":{"arguments":":1}"}`},
+		"from 1":                {`"index":1,"id":"1","function":{"name":"f","arguments":"{\"a\""}`, `"index":1,"function":{"arguments":":1}"}`, `"index":2,"id":"2","function":{"name":"g","arguments":"{}"}`},
+		"all the same":          {`"index":0,"id":"1","function":{"name":"f","arguments":"{\"a\":1}"}`, `"index":0,"id":"2","function":{"name":"g","arguments":"{}"}`},
+		"without a number":      {`"id":"1","function":{"name":"f","arguments":"{\"a\""}`, `"function":{"arguments":":1}"}`, `"id":"2","function":{"name":"g","arguments":"{}"}`},
+		"with the id each":      {`"id":"1","function":{"name":"f","arguments":"{\"a\""}`, `"id":"1","function":{"arguments":":1}"}`, `"id":"2","function":{"name":"g","arguments":"{}"}`},
+		"number below 0":        {`"index":-1,"id":"1","function":{"name":"f","arguments":"{\"a\":1}"}`, `"index":-7,"id":"2","function":{"name":"g","arguments":"{}"}`},
+		"an id that comes late": {`"index":0,"function":{"name":"f","arguments":"{\"a\""}`, `"index":0,"id":"1","function":{"arguments":":1}"}`, `"index":1,"id":"2","function":{"name":"g","arguments":"{}"}`},
+	} {
+		p, s := apis[1].start(t, "m", fakellm.Options{})
+		var stream strings.Builder
+		for _, piece := range pieces {
+			stream.WriteString(`data: {"choices":[{"index":0,"delta":{"tool_calls":[{` + piece + `}]}}]}` + "\n\n")
+		}
+		s.Script(fakellm.Reply{Body: stream.String() + `data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}` + "\n\ndata: [DONE]\n\n"})
+		resp, _, err := ask(t, p, Prompt("x"), true)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		want := []ToolCall{{ID: "1", Name: "f", Arguments: json.RawMessage(`{"a":1}`)}, {ID: "2", Name: "g", Arguments: json.RawMessage(`{}`)}}
+		if d := cmp.Diff(want, resp.ToolCalls); d != "" {
+			t.Errorf("%s: %s", name, d)
+		}
 	}
 }
 

@@ -102,6 +102,9 @@ func (r *run) giveUp() (*Response, error) {
 		})
 	}
 	if r.cut != nil {
+		if r.emit != nil { // nothing else was: what is emitted is never cut like this
+			r.emit(r.cut.Text)
+		}
 		return r.answered(r.cut)
 	}
 	now := time.Now()

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -79,20 +80,25 @@ func parseSeconds(s string, unit time.Duration) (time.Duration, bool) {
 	return clamp(time.Duration(n * float64(unit))), true
 }
 
+var durations = regexp.MustCompile(`^([0-9]*\.?[0-9]+(ns|us|µs|ms|s|m|h|d))+$`)
+
 // parseDelay reads a duration such as 7m12s, 2m59.56s, 6ms or 1d2h, or seconds.
 func parseDelay(s string) (time.Duration, bool) {
 	s = strings.TrimSpace(s)
 	if d, ok := parseSeconds(s, time.Second); ok {
 		return d, true
 	}
-	if days, rest, ok := strings.Cut(s, "d"); ok {
-		if n, ok := parseSeconds(days, time.Second); ok && n > 0 {
-			return MaxRetryAfter, true
-		}
-		s = rest
+	s, negative := strings.CutPrefix(s, "-")
+	switch d, err := time.ParseDuration(s); {
+	case !durations.MatchString(s):
+		return 0, false
+	case negative:
+		return 0, true
+	case err != nil: // days, or more than a Duration holds
+		return MaxRetryAfter, true
+	default:
+		return clamp(d), true
 	}
-	d, err := time.ParseDuration(s)
-	return clamp(d), err == nil
 }
 
 // parseRetryDelay reads a protobuf Duration as JSON writes it, or as an object.

@@ -55,6 +55,10 @@ func TestRetryAfter(t *testing.T) {
 		{name: "RetryInfo as an object of texts", delay: `{"seconds":"34"}`, want: 34 * time.Second},
 		{name: "RetryInfo of nanos", delay: `{"nanos":5e8}`, want: 500 * time.Millisecond},
 		{name: "RetryInfo of nothing", delay: `{}`, text: "Please retry in 9s.", want: 9 * time.Second},
+		{name: "RetryInfo beyond a Duration", delay: `"99999999999999999999s"`, text: "Please retry in 9s.", want: MaxRetryAfter},
+		{name: "RetryInfo of years", delay: `"9223372036854775807h"`, text: "Please retry in 9s.", want: MaxRetryAfter},
+		{name: "RetryInfo far below zero", delay: `"-9223372036854775807h"`, want: 0},
+		{name: "RetryInfo that is none", delay: `"s"`, text: "Please retry in 9s.", want: 9 * time.Second},
 		{name: "RetryInfo below zero", delay: `"-3s"`, want: 0},
 		{name: "reset of what is used up", header: h("x-ratelimit-remaining-requests", "12", "x-ratelimit-reset-requests", "5m0s", "x-ratelimit-remaining-tokens", "0", "x-ratelimit-reset-tokens", "7.66s"), want: 7660 * time.Millisecond},
 		{name: "the later of two", header: h("x-ratelimit-remaining-requests", "0", "x-ratelimit-reset-requests", "2m59.56s", "x-ratelimit-remaining-tokens", "0", "x-ratelimit-reset-tokens", "6ms"), want: 179560 * time.Millisecond},
@@ -64,6 +68,7 @@ func TestRetryAfter(t *testing.T) {
 		{name: "Gemini's text", text: "You exceeded your current quota.\nPlease retry in 34.074824224s.", want: 34074824224},
 		{name: "Groq's text", text: "Rate limit reached. Please try again in 7m12s. Visit https://console.groq.com", want: 432 * time.Second},
 		{name: "Azure's text", text: "Please retry after 20 seconds.", want: 20 * time.Second},
+		{name: "a text of years", text: "try again in 99999999999999999999s.", want: MaxRetryAfter},
 		{name: "minutes in words", text: "try again in 5 minutes", want: none},
 		{name: "a word", text: "please try again in a while", want: none},
 	} {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -69,7 +70,7 @@ func (c *Chain) do(ctx context.Context, r *Request, emit func(string)) (*Respons
 	}
 	var err error
 	if run.q, err = c.question(r); err != nil {
-		return run.failed(newError(ClassRejected, "the response schema: %v", err))
+		return run.failed(newError(ClassRejected, "%v", err))
 	}
 	budget := c.o.Timeout
 	if r.Timeout > 0 {
@@ -94,9 +95,12 @@ func (c *Chain) do(ctx context.Context, r *Request, emit func(string)) (*Respons
 // the user says.
 func (c *Chain) question(r *Request) (*question, error) {
 	q := &question{Request: *r}
+	if err := r.check(); err != nil {
+		return nil, err
+	}
 	var err error
 	if q.schema, err = compileSchema(r.Schema); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the response schema: %w", err)
 	}
 	if c.o.SystemNote != nil && !r.Bare {
 		if note := c.o.SystemNote(); note != "" {
@@ -230,16 +234,11 @@ func (r *run) settle(o outcome) (over bool) {
 
 func (r *run) failedAttempt(o outcome, t *try, now time.Time) {
 	t.err, t.skipped = o.err, ""
-	backoff := r.c.o.Backoff.delay(t.sent)
-	if rested := o.e.failed(now, o.err, backoff); rested != "" {
-		_, until := o.e.blocked(now, r.q.need)
-		r.c.event(Event{Kind: EventRest, Provider: o.e.Name, To: string(rested), Until: &until, Text: o.err.Message})
-	}
 	if o.err.Class == ClassCut && o.resp.Text != "" && r.cut == nil {
 		r.cut = o.resp
 	}
 	t.dead = !o.err.Class.Transient() || t.sent >= r.c.o.Attempts
-	t.notBefore = now.Add(backoff)
+	t.notBefore = now.Add(o.backoff)
 	if o.err.RetryAfter > 0 {
 		t.notBefore = now.Add(o.err.RetryAfter)
 	}
@@ -248,8 +247,8 @@ func (r *run) failedAttempt(o outcome, t *try, now time.Time) {
 // delay returns how long to wait after the nth failure in a row.
 func (b Backoff) delay(n int) time.Duration {
 	d := b.Max
-	if n < 20 { // beyond any Max in use, and a shift never overflows
-		d = min(b.Max, b.Base<<(n-1))
+	if double := min(n-1, 62); b.Base < b.Max>>double { // a shift to the left might overflow
+		d = b.Base << double
 	}
 	return time.Duration(float64(d) * (1 + b.Jitter*(2*rand.Float64()-1)))
 }

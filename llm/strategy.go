@@ -13,9 +13,13 @@ type Strategy string
 const (
 	ByPriority Strategy = "priority" // as they are written
 	ByHealth   Strategy = "health"   // fewest errors of the last five minutes, then the lowest p95
-	ByLatency  Strategy = "latency"  // lowest p50 of the last five minutes; unknown ones first
+	ByLatency  Strategy = "latency"  // lowest p50 of the last five minutes; unknown ones first, those that mostly fail last
 	ByCost     Strategy = "cost"     // cheapest for this request; no price is free
 )
+
+func (s Strategy) known() bool {
+	return slices.Contains([]Strategy{ByPriority, ByHealth, ByLatency, ByCost}, s)
+}
 
 // Price is what a model costs, in one currency per million tokens.
 type Price struct {
@@ -55,13 +59,15 @@ func (c *Chain) order(r *Request, n need) []*entry {
 }
 
 // key returns what a strategy sorts an entry by. Error rates count in steps of
-// 5 %, so that latency decides between those that do about equally well.
+// 5 %, so that latency decides between those that do about equally well. Few are
+// as fast as those that refuse everything.
 func (s Strategy) key(e *entry, n need) (first, second float64) {
 	switch s {
 	case ByCost:
 		return e.Price.of(n), 0
 	case ByLatency:
-		return e.window.Snapshot().P50MS, 0
+		w := e.window.Snapshot()
+		return math.Round(w.ErrorRate), w.P50MS
 	case ByHealth:
 		w := e.window.Snapshot()
 		if w.Calls == 0 {

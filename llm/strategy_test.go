@@ -114,6 +114,20 @@ func TestHealthForgets(t *testing.T) {
 	})
 }
 
+// TestRefusingIsNotFast holds that an entry is not the first by latency for
+// refusing everything at once.
+func TestRefusingIsNotFast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		empty := llm.Step{Response: &llm.Response{FinishReason: llm.FinishStop}}
+		c := chain(t, llm.Options{Strategy: llm.ByLatency}, llm.NewFake("first", empty), llm.NewFake("second", llm.Step{Delay: time.Second}))
+		for _, want := range []string{"first:empty second:ok", "second:ok", "second:ok"} {
+			if resp, err := c.Complete(t.Context(), llm.Prompt("hi")); err != nil || story(resp.Trace) != want {
+				t.Errorf("%s, %v, want %s", story(resp.Trace), err, want)
+			}
+		}
+	})
+}
+
 // TestSkips holds who is passed over without being asked.
 func TestSkips(t *testing.T) {
 	image := llm.User("what?", llm.Image{MIMEType: "image/png", Data: []byte{1}})

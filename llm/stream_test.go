@@ -64,6 +64,36 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// TestStreamOfASchema holds that an answer to a schema is emitted at once, and
+// only when it matches: the next entry may do better.
+func TestStreamOfASchema(t *testing.T) {
+	step := func(chunks ...string) llm.Step { return llm.Step{Chunks: chunks} }
+	half := llm.Step{Chunks: []string{"{"}, Response: &llm.Response{Text: "{", FinishReason: llm.FinishLength}}
+	for _, tt := range []struct {
+		name          string
+		first, second llm.Step
+		want, story   string
+	}{
+		{"matches", step(`{"a"`, `:1}`), step(), `{"a":1}`, "gemini:ok"},
+		{"in a fence", step("```json\n", `{"a":1}`, "\n```"), step(), `{"a":1}`, "gemini:ok"},
+		{"does not match", step(`{"a"`, `:true}`), step(`{"a":2}`), `{"a":2}`, "gemini:schema groq:ok"},
+		{"cut, both", half, half, "{", "gemini:cut groq:cut"},
+	} {
+		for _, hedge := range []time.Duration{0, time.Second} {
+			t.Run(tt.name, func(t *testing.T) {
+				var pieces []string
+				c := chain(t, llm.Options{HedgeAfter: hedge}, llm.NewFake("gemini", tt.first), llm.NewFake("groq", tt.second))
+				r := llm.Prompt("hi")
+				r.Schema = []byte(`{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]}`)
+				resp, err := c.Stream(t.Context(), r, func(s string) { pieces = append(pieces, s) })
+				if err != nil || resp.Text != tt.want || len(pieces) != 1 || pieces[0] != tt.want || story(resp.Trace) != tt.story {
+					t.Errorf("%q, %+v, %v", pieces, resp, err)
+				}
+			})
+		}
+	}
+}
+
 // TestStreamIdle holds that a stream that stops in the middle ends.
 func TestStreamIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -11,6 +11,29 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
+// check returns why no model can be asked this.
+func (r *Request) check() error {
+	if len(r.Messages) == 0 {
+		return errors.New("there is no message")
+	}
+	for i, m := range r.Messages {
+		switch m.Role {
+		case RoleSystem, RoleUser, RoleAssistant, RoleTool:
+		default:
+			return fmt.Errorf("message %d: unknown role %.64q", i+1, m.Role)
+		}
+		for _, p := range m.Parts {
+			if p.Image != nil && len(p.Image.Data) == 0 && p.Image.URL == "" {
+				return fmt.Errorf("message %d: an image without data or address", i+1)
+			}
+		}
+	}
+	if r.Strategy != "" && !r.Strategy.known() {
+		return fmt.Errorf("unknown strategy %.64q", r.Strategy)
+	}
+	return nil
+}
+
 // judge returns the class of an answer: [ClassOK], or why it is none.
 func (q *question) judge(r *Response) (Class, string) {
 	switch {
@@ -39,8 +62,17 @@ func (q *question) asked(r *Response) bool {
 }
 
 func (q *question) checkTools(r *Response) error {
-	if q.ToolChoice == ToolsRequired && len(r.ToolCalls) == 0 {
+	calls := func(name string) bool {
+		return slices.ContainsFunc(r.ToolCalls, func(c ToolCall) bool { return c.Name == name })
+	}
+	switch choice := q.ToolChoice; {
+	case choice == "", choice == ToolsAuto:
+	case choice == ToolsNone && len(r.ToolCalls) > 0:
+		return errors.New("the answer calls a tool, and was to call none")
+	case choice == ToolsRequired && len(r.ToolCalls) == 0:
 		return errors.New("the answer calls no tool")
+	case choice != ToolsNone && choice != ToolsRequired && !calls(choice):
+		return fmt.Errorf("the answer does not call the tool %.64q", choice)
 	}
 	for _, c := range r.ToolCalls {
 		if !slices.ContainsFunc(q.Tools, func(t Tool) bool { return t.Name == c.Name }) {

@@ -33,6 +33,10 @@ func TestJudge(t *testing.T) {
 		{"arguments that are no JSON", Request{Tools: tool}, Response{ToolCalls: call("find", `{"q":`)}, ClassSchema, ""},
 		{"arguments that are no object", Request{Tools: tool}, Response{ToolCalls: call("find", `null`)}, ClassSchema, ""},
 		{"no call of a required tool", Request{Tools: tool, ToolChoice: ToolsRequired}, Response{Text: "no"}, ClassSchema, ""},
+		{"another than the tool that was wanted", Request{Tools: append(tool, Tool{Name: "seek"}), ToolChoice: "seek"}, Response{ToolCalls: call("find", `{}`)}, ClassSchema, ""},
+		{"the tool that was wanted", Request{Tools: tool, ToolChoice: "find"}, Response{ToolCalls: call("find", `{}`)}, ClassOK, ""},
+		{"a call where none was wanted", Request{Tools: tool, ToolChoice: ToolsNone}, Response{Text: "I", ToolCalls: call("find", `{}`)}, ClassSchema, ""},
+		{"no call where none was wanted", Request{Tools: tool, ToolChoice: ToolsNone}, Response{Text: "I"}, ClassOK, ""},
 		{"matches", Request{Schema: city}, Response{Text: `{"city":"Rome"}`}, ClassOK, ""},
 		{"matches in a fence", Request{Schema: city}, Response{Text: "```json\n{\"city\":\"Rome\"}\n```\n"}, ClassOK, `{"city":"Rome"}`},
 		{"half a fence", Request{Schema: city}, Response{Text: "```json\n{\"city\":\"Rome\"}"}, ClassSchema, ""},
@@ -47,6 +51,7 @@ func TestJudge(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			tt.r.Messages = []Message{User("x")}
 			q, err := c.question(&tt.r)
 			if err != nil {
 				t.Fatal(err)

@@ -46,10 +46,10 @@ func TestBrokenStreams(t *testing.T) {
 		{"no finish reason", "", with(func(r *fakellm.Reply) { r.Finish = "-" }), ClassLost, "", "a b c d e"},
 		{"a page", "", fakellm.Reply{Body: "<html>", Header: http.Header{"Content-Type": {"text/html; charset=utf-8"}}}, ClassMalformed, "", ""},
 
-		{"error in mid-stream", "openai", fakellm.Reply{Body: event(`data: {"error":{"message":"over","type":"server_error","code":"capacity_exceeded"}}` + "\n\n")}, ClassMalformed, "capacity_exceeded", "a "},
+		{"error in mid-stream", "openai", fakellm.Reply{Body: event(`data: {"error":{"message":"over","type":"server_error","code":"capacity_exceeded"}}` + "\n\n")}, ClassOverloaded, "capacity_exceeded", "a "},
 		{"error event in mid-stream", "openai", fakellm.Reply{Body: event("event: error\ndata: {\"error\":{\"message\":\"bad\",\"code\":503}}\n\n")}, ClassOverloaded, "", "a "},
 		{"not JSON in mid-stream", "openai", fakellm.Reply{Body: event("data: {oops\n\n")}, ClassMalformed, "", "a "},
-		{"no stream but an error", "openai", fakellm.Reply{Body: openAIError("over", "server_error", "capacity_exceeded")}, ClassMalformed, "capacity_exceeded", ""},
+		{"no stream but an error", "openai", fakellm.Reply{Body: openAIError("over", "server_error", "capacity_exceeded")}, ClassOverloaded, "capacity_exceeded", ""},
 		{"done without a reason", "openai", fakellm.Reply{Body: event("data: [DONE]\n\n")}, ClassLost, "", "a "},
 
 		{"error in mid-stream", "gemini", fakellm.Reply{Body: element + "," + geminiError(503, "UNAVAILABLE", "overloaded", "") + "]"}, ClassOverloaded, "UNAVAILABLE", "a "},

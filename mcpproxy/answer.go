@@ -123,8 +123,10 @@ func (k *call) alternatives() []string {
 
 func (p *Proxy) alternatives(up *upstream, original string) (names []string) {
 	for _, e := range p.cat.Load().entries[tools] {
-		other := p.upstream(e.upstream)
-		if e.original == original && !e.hidden && other != nil && other != up && other.works(original) {
+		if e.original != original || e.hidden {
+			continue
+		}
+		if other := p.upstream(e.upstream); other != nil && other != up && other.works(original) {
 			names = append(names, e.exposed)
 		}
 	}

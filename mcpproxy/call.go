@@ -1,10 +1,8 @@
 package mcpproxy
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"strconv"
 	"sync"
 	"time"
 
@@ -50,6 +48,7 @@ type call struct {
 	failure    lastFailure // of the last
 	retries    int
 	settled    bool              // its outcome ends the call
+	spent      bool              // its time is over: no attempt begins any more
 	later      *time.Timer       // until its turn, or the next attempt
 	turn       *rate.Reservation // that it waits for
 	questioned bool              // the upstream asked for input: nothing is made again
@@ -110,10 +109,8 @@ func (p *Proxy) forward(r *request, t target) {
 
 // timeout is the tool's own, else the upstream's.
 func (k *call) timeout() time.Duration {
-	if k.r.method == "tools/call" {
-		if t := k.up.cfg.Tools[k.name].CallTimeout; t > 0 {
-			return t
-		}
+	if k.tool != nil && k.tool.cfg.CallTimeout > 0 {
+		return k.tool.cfg.CallTimeout
 	}
 	return k.up.cfg.callTimeout()
 }
@@ -180,7 +177,7 @@ func (k *call) notReady(err error) {
 // send puts the request on conn.
 func (k *call) send(conn *conn) {
 	k.mu.Lock()
-	if k.done || !k.trying { // given up while it waited
+	if k.overLocked() || !k.trying { // given up while it waited
 		k.mu.Unlock()
 		return
 	}
@@ -328,113 +325,6 @@ func (k *call) giveWay() {
 	}
 }
 
-// answered implements waiter.
-func (k *call) answered(m wire.Message) {
-	if m.Result != nil && k.conn.modern {
-		if t, _ := wire.String(wire.Get(m.Result, "resultType")); t == "input_required" {
-			k.inputRequired(m)
-			return
-		}
-	}
-	class, code := classOf(m)
-	k.settle(class, code, "the server answered with an error")
-	if !k.finish(func() { k.answered(m) }) {
-		return
-	}
-	k.p.observe(k, m)
-	k.ended(k.account(class, "", time.Time{}))
-	if class == health.OK {
-		k.keep(m.Result)
-	}
-	_ = k.r.st.Answer(k.response(m), m.More) // a client that left needs no answer
-}
-
-// classOf classifies an answer.
-func classOf(m wire.Message) (class health.Class, code int) {
-	e := health.Evidence{HasRPCError: m.Error != nil}
-	if e.HasRPCError {
-		code, _ = strconv.Atoi(string(wire.Get(m.Error, "code"))) // none is 0
-		e.RPCCode = code
-	} else {
-		e.IsToolError = isError(m.Result)
-	}
-	return health.Classify(e), code
-}
-
-var errorMark = []byte(`"isError"`)
-
-// isError tells whether a result says that the tool failed.
-func isError(result []byte) bool {
-	return bytes.Contains(result, errorMark) && string(wire.Get(result, "isError")) == "true"
-}
-
-// response is the upstream's answer as the client of the call gets it.
-func (k *call) response(m wire.Message) []byte {
-	r := k.r
-	if m.Error != nil {
-		if r.modern && !k.conn.modern && string(wire.Get(m.Error, "code")) == "-32042" {
-			return k.visitURLs(m.Error)
-		}
-		return wire.AppendErrorRaw(nil, r.id, k.errorFor(m.Error))
-	}
-	result := m.Result
-	if r.modern || k.conn.modern || k.tries > 1 {
-		result = k.resultFor(result)
-	}
-	return wire.AppendResult(wire.Buffer(len(result)+len(r.id)+40), r.id, result)
-}
-
-// errorFor keeps an error as it came, but for the code that the client's
-// revision must not see: -32002 became -32602 (2026-07-28, server/resources).
-func (k *call) errorFor(raw []byte) []byte {
-	if k.r.modern && !k.conn.modern && string(wire.Get(raw, "code")) == "-32002" {
-		return wire.Rewrite(nil, raw, wire.Edit{Key: "code", Value: []byte("-32602")})
-	}
-	return raw
-}
-
-// resultFor adds what the 2026-07-28 revision requires of a result to one of
-// an older server, keeps the hop's own _meta keys on their hop, and says when
-// the call was made more than once.
-func (k *call) resultFor(result []byte) []byte {
-	const server = wire.MetaPrefix + "serverInfo"
-	var edits, metaEdits []wire.Edit
-	meta := wire.Get(result, "_meta")
-	if k.tries > 1 {
-		class := health.OK
-		if isError(result) {
-			class = health.ToolError
-		}
-		metaEdits = append(metaEdits, wire.Edit{Key: "agentarmor/call", Value: k.account(class, "", time.Time{}).json(k.up.cfg.Name)})
-	}
-	switch {
-	case k.r.modern:
-		metaEdits = append(metaEdits, wire.Edit{Key: server, Value: k.p.info})
-		if wire.Get(result, "resultType") == nil {
-			edits = append(edits, wire.Edit{Key: "resultType", Value: []byte(`"complete"`)})
-		}
-		if k.r.method == "resources/read" && !k.conn.modern {
-			edits = append(edits, wire.Edit{Key: "ttlMs", Value: []byte("0")}, wire.Edit{Key: "cacheScope", Value: []byte(`"private"`)})
-		}
-	case wire.Get(meta, server) != nil:
-		metaEdits = append(metaEdits, wire.Edit{Key: server})
-	}
-	if metaEdits != nil {
-		if len(meta) == 0 || meta[0] != '{' {
-			meta = []byte(`{}`)
-		}
-		meta = wire.Rewrite(nil, meta, metaEdits...)
-		if string(meta) == "{}" {
-			meta = nil
-		}
-		edits = append([]wire.Edit{{Key: "_meta", Value: meta}}, edits...)
-	}
-	if edits == nil {
-		return result
-	}
-	return wire.Rewrite(make([]byte, 0, len(result)+300), result, edits...)
-}
-
 // failed implements waiter: there is no answer from the upstream.
 func (k *call) failed(err *wire.Error) {
 	if err.Kind == wire.SessionLost && k.renewable() {
@@ -463,7 +353,7 @@ func (k *call) renew() {
 	defer wire.OnPanic()
 	conn, err := k.in.renew(k.conn)
 	if err != nil {
-		k.attemptFailed(health.Lost, err.Error(), retryAt(err))
+		k.attemptFailed(health.SessionLost, err.Error(), retryAt(err))
 		return
 	}
 	k.send(conn)
@@ -527,6 +417,7 @@ func (k *call) expire() {
 	defer wire.OnPanic()
 	k.mu.Lock()
 	spent, trying, sent, settled, last := k.budget.spent(), k.trying, k.sent, k.settled, k.failure
+	k.spent = true // what is told below of the execution stays true
 	k.mu.Unlock()
 	switch {
 	case settled: // this very moment, by who gives the outcome

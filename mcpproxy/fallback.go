@@ -2,6 +2,7 @@ package mcpproxy
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentarmor/agentarmor/health"
@@ -20,6 +21,7 @@ type standIn struct {
 	class   health.Class // why the upstream did not answer
 	account account
 	steps   []FallbackStep
+	maybe   atomic.Bool // an attempt of a step that failed may have been executed
 
 	mu    sync.Mutex
 	leave func() // cancels the step under way
@@ -34,9 +36,10 @@ func (k *call) standIn(class health.Class, reason string, retryAt time.Time) boo
 	}
 	s := &standIn{k: k, class: class, steps: k.tool.cfg.Fallback, account: k.account(class, reason, retryAt)}
 	k.mu.Lock()
-	if k.overLocked() || k.parked != nil {
-		defer k.mu.Unlock()
-		return k.overLocked()
+	over := k.done || k.fallback != nil
+	if over || k.parked != nil {
+		k.mu.Unlock()
+		return over
 	}
 	k.fallback = s
 	k.budget.stop() // each step has its own
@@ -81,31 +84,7 @@ func (s *standIn) answer(result []byte) {
 	}
 	k.p.metrics.Fallback(k.up.cfg.Name, s.account.from)
 	k.ended(s.account)
-	k.r.answer(k.marked(result, s.account))
-}
-
-// marked adds the account of the call to a result, and what the client's
-// generation requires.
-func (k *call) marked(result []byte, a account) []byte {
-	meta := wire.Get(result, "_meta")
-	if len(meta) == 0 || meta[0] != '{' {
-		meta = []byte(`{}`)
-	}
-	edits := []wire.Edit{{Key: "agentarmor/call", Value: a.json(k.up.cfg.Name)}}
-	const server = wire.MetaPrefix + "serverInfo"
-	if k.r.modern {
-		edits = append(edits, wire.Edit{Key: server, Value: k.p.info})
-	} else {
-		edits = append(edits, wire.Edit{Key: server})
-	}
-	top := []wire.Edit{{Key: "_meta", Value: wire.Rewrite(nil, meta, edits...)}}
-	switch has := wire.Get(result, "resultType") != nil; {
-	case k.r.modern && !has:
-		top = append(top, wire.Edit{Key: "resultType", Value: []byte(`"complete"`)})
-	case !k.r.modern && has:
-		top = append(top, wire.Edit{Key: "resultType"})
-	}
-	return wire.Rewrite(make([]byte, 0, len(result)+300), result, top...)
+	k.r.answer(k.resultFor(result, s.account.json(k.up.cfg.Name)))
 }
 
 // call makes the call of another tool on behalf of the client; false: it
@@ -166,7 +145,7 @@ func (s *standIn) Answer(raw []byte, _ bool) error {
 		s.answer(m.Result)
 		return nil
 	}
-	if mayBeDone(m) {
+	if s.maybe.Load() || mayBeDone(m) {
 		s.account.executed = "maybe"
 		s.k.mu.Lock()
 		s.k.maybe = true
@@ -176,12 +155,9 @@ func (s *standIn) Answer(raw []byte, _ bool) error {
 	return nil
 }
 
-// mayBeDone tells whether a step that failed may have had its effect after all.
+// mayBeDone tells whether AgentArmor says of a step that failed that it may have
+// had its effect after all.
 func mayBeDone(m wire.Message) bool {
-	if m.Error != nil {
-		class, _ := classOf(m)
-		return class.Executed() == "maybe"
-	}
 	executed, _ := wire.String(wire.Get(wire.Get(wire.Get(m.Result, "_meta"), "agentarmor/call"), "executed"))
 	return executed == "maybe"
 }
@@ -211,11 +187,6 @@ func (s *standIn) end() {
 	}
 }
 
-func asksInput(result []byte) bool {
-	t, _ := wire.String(wire.Get(result, "resultType"))
-	return t == "input_required"
-}
-
 // reuse answers a call with a result that is fresh enough, if there is one.
 func (k *call) reuse() bool {
 	if k.tool == nil || k.tool.cfg.Cache <= 0 || !k.repeatable() {
@@ -228,7 +199,7 @@ func (k *call) reuse() bool {
 	a := account{outcome: health.OK.String(), executed: "no", from: "cache", age: age}
 	if k.end() {
 		k.ended(a)
-		k.r.answer(k.marked(result, a))
+		k.r.answer(k.resultFor(result, a.json(k.up.cfg.Name)))
 	}
 	return true
 }

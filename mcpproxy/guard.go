@@ -244,6 +244,9 @@ func (k *call) settle(class health.Class, code int, reason string) {
 		k.mu.Unlock()
 		return
 	}
+	if k.done { // by its client: what follows from that is nobody's failure
+		class = health.Cancelled
+	}
 	k.trying, k.settled = false, class.Retry() == health.Never
 	permit, began, sent, attempt := k.permit, k.began, k.sent, k.attempt
 	k.permit = health.Permit{}
@@ -251,6 +254,9 @@ func (k *call) settle(class health.Class, code int, reason string) {
 		k.failure = lastFailure{class, reason}
 	}
 	k.maybe = k.maybe || sent && class.Executed() == "maybe"
+	if s := k.r.instead; s != nil && k.maybe {
+		s.maybe.Store(true)
+	}
 	k.attempt = nil
 	k.mu.Unlock()
 	attempt.End(class.String(), class.Executed(), reason)

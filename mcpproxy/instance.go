@@ -134,7 +134,6 @@ func newInstance(o instanceOptions) *instance {
 		in.backoff.max = o.cfg.Probe.everyDown()
 	}
 	in.breaker = in.newBreaker()
-	in.prober.Store(health.NewProber(health.ProbeOptions{}))
 	in.fillDefaults()
 	in.dial = in.dialWire
 	in.hopMeta = hopMetaJSON(o.version)

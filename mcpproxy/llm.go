@@ -22,6 +22,9 @@ func (p *Proxy) LLMEvent(e llm.Event) {
 	case llm.EventRest:
 		out.Kind = event.LLMRest
 		level, text = slog.LevelWarn, "provider is left alone"
+		if e.To == string(llm.SkipThrottled) {
+			level = slog.LevelInfo
+		}
 	case llm.EventFailover:
 		out.Kind = event.LLMFailover
 		level, text = slog.LevelInfo, "another provider has answered"

@@ -96,13 +96,15 @@ func (c *conn) busy(lately time.Duration) bool {
 	return len(c.routed()) > 0 || time.Since(c.lastUsed()) < lately
 }
 
-// nextProbe is when a server that is out of service is tried again.
+// nextProbe is when a server that is out of service is tried again, if not by the
+// probe under way or asked for.
 func (in *instance) nextProbe() time.Time {
-	next := in.prober.Load().Next()
-	if time.Until(next) <= 0 { // the one under way has to end first
-		next = time.Now().Add(in.o.cfg.Probe.everyDown())
+	now := time.Now()
+	latest := now.Add(in.o.cfg.Probe.everyDown())
+	if next := in.prober.Load().Next(); next.After(now) && next.Before(latest) {
+		return next
 	}
-	return next
+	return latest
 }
 
 // throttled tells whether the server asked to be left alone.

@@ -45,7 +45,6 @@ func newResults(maxEntries, maxBytes int) *results {
 
 // put keeps a copy of result in place of what key had.
 func (r *results) put(key resultKey, result []byte) {
-	kept := &keptResult{key: key, result: slices.Clone(result), at: time.Now()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e := r.known[key]; e != nil {
@@ -54,6 +53,7 @@ func (r *results) put(key resultKey, result []byte) {
 	if len(result) > maxKeptResult {
 		return
 	}
+	kept := &keptResult{key: key, result: slices.Clone(result), at: time.Now()}
 	r.known[key] = r.used.PushFront(kept)
 	r.bytes += kept.size()
 	for r.used.Len() > r.maxEntries || r.bytes > r.maxBytes {

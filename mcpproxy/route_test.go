@@ -68,7 +68,8 @@ func TestRefusals(t *testing.T) {
 			{"modern code of it", "resources/read", `{"uri":"agentarmor-up://x/y",` + askingMeta + `}`, `"code":-32602`},
 			{"status of no upstream", "resources/read", `{"uri":"agentarmor://status/%2e%2e%2fx"}`, `"code":-32002,"message":"unknown resource: agentarmor://status/%2e%2e%2fx"`},
 			{"modern code of that", "resources/read", `{"uri":"agentarmor://status/x",` + askingMeta + `}`, `"code":-32602`},
-			{"status of an encoded name", "resources/read", `{"uri":"agentarmor://status/%66ake"}`, `"result":{"contents":[{`},
+			{"an own tool with an id in use", "tools/call", `{"name":"armor.status"}`, `"code":-32600,"message":"request id 1 is already in use"`},
+			{"no such trace", "resources/read", `{"uri":"agentarmor://traces/x"}`, `"code":-32002,"message":"unknown resource: agentarmor://traces/x; the last 1,000 traces are kept"`},
 			{"long method", strings.Repeat("m", 1000), `{}`, `"message":"Method not found: ` + strings.Repeat("m", 97) + `…"`},
 			{"unknown prompt", "prompts/get", `{"name":"p"}`, `"code":-32602`},
 			{"completion of nothing", "completion/complete", `{"ref":{"type":"x"}}`, `"code":-32602`},
@@ -87,6 +88,7 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("%s: no %s in %s", tt.name, tt.want, st.text())
 			}
 		}
+		wantPart(t, c.send(`{"jsonrpc":"2.0","id":2,"method":"resources/read","params":{"uri":"agentarmor://status/%66ake"}}`).text(), `"result":{"contents":[{`)
 		if n := srv.count("tools/call"); n != 1 {
 			t.Errorf("%d calls reached the upstream", n)
 		}

@@ -110,7 +110,7 @@ func (t *toolGuard) note(class health.Class, code int, reason string, began time
 // newLoss tells whether a failure is news: the calls that are under way when a
 // connection is lost all fail by the same event, which counts once.
 func newLoss(class health.Class, began time.Time, last *time.Time) bool {
-	if class != health.Lost && class != health.NotSent {
+	if class != health.Lost && class != health.NotSent && class != health.SessionLost {
 		return true
 	}
 	if !began.After(*last) {

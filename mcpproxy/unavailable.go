@@ -71,10 +71,11 @@ func (in *instance) shut() *unavailable {
 	return nil
 }
 
-// nextAttempt is when the instance will try to connect again, zero if it is not waiting.
+// nextAttempt is when the server is tried again, zero if it is in service or not
+// waiting: that of a degraded one is about a tool.
 func (in *instance) nextAttempt() time.Time {
-	if at := in.tracker.Snapshot().NextAttempt; at != nil {
-		return *at
+	if s := in.tracker.Snapshot(); s.NextAttempt != nil && !usable(s.State) {
+		return *s.NextAttempt
 	}
 	return time.Time{}
 }

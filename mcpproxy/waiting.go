@@ -84,9 +84,9 @@ func (k *call) upstreamGone() {
 	k.giveUp(last.class, last.reason, time.Time{})
 }
 
-// overLocked tells that no attempt is to follow: the call has ended, or what
-// stands in for it is tried.
-func (k *call) overLocked() bool { return k.done || k.fallback != nil }
+// overLocked tells that no attempt is to follow: the call has ended, its time is
+// over, or what stands in for it is tried.
+func (k *call) overLocked() bool { return k.done || k.spent || k.fallback != nil }
 
 // stopWaitingLocked gives up the call's token, place and next attempt.
 func (k *call) stopWaitingLocked() {

@@ -125,7 +125,7 @@ func (d *decoder) samplers(root *node, f *document) {
 	}
 	for i := range f.upstreams {
 		if u := &f.upstreams[i]; u.Sampling == "chain" && !u.Disabled {
-			d.warn(entryOf(root, u.Name).get("sampling"), "no model has a key, so chain is client for now; agentarmor check says which are missing")
+			d.warn(entryOf(root, u.Name).get("sampling"), "no model has a key, so chain is client for now")
 		}
 	}
 }

@@ -129,7 +129,7 @@ func parseSettings(file string, src []byte, env lookup) (*settings, error) {
 		return nil, newConfigError(file, d.issues)
 	}
 	s := newSettings(file, bytes.Clone(src), doc, env)
-	for _, w := range d.warnings {
+	for _, w := range inOrder(d.warnings) {
 		s.warnings = append(s.warnings, w.in(file))
 	}
 	if msg := d.notBuilt(); msg != "" {

@@ -200,10 +200,10 @@ func TestSamplingNeedsModels(t *testing.T) {
 	for src, want := range map[string]string{
 		upstream("sampling: client"):                                    "",
 		upstream("sampling: refuse"):                                    "",
-		upstream("sampling: chain"):                                     "f:1:41: mcpServers.a.sampling: no model has a key",
+		upstream("sampling: chain"):                                     "f:1:40: mcpServers.a.sampling: no model has a key",
 		upstream("sampling: chain, disabled: true"):                     "",
 		upstream("sampling: chain") + "\n" + entryKeys(""):              "",
-		upstream("sampling: chain") + "\n" + entryKeys(", api_key: ''"): "f:1:41: mcpServers.a.sampling: no model has a key",
+		upstream("sampling: chain") + "\n" + entryKeys(", api_key: ''"): "f:1:40: mcpServers.a.sampling: no model has a key",
 	} {
 		s := must(parseSettings("f", []byte(src), keyEnv))
 		if got := strings.Join(s.warnings, "\n"); !strings.HasPrefix(got, want) || want == "" && got != "" {

@@ -26,10 +26,11 @@
 //
 // # Life of serve
 //
-// wire builds everything and starts nothing. start brings the upstreams up in
-// the background and follows the config file (watch); the transport answers
-// meanwhile. The first signal, or the end of stdin, ends it: no
-// reload any more, the HTTP listener closes, the proxy closes its streams,
-// sessions and upstreams, with five seconds of grace. A second signal or a panic
-// kills the upstreams' process groups and ends at once.
+// wire builds everything, the chain of models (models) first, and starts
+// nothing. start brings the upstreams up in the background and follows the
+// config file (watch); the transport answers meanwhile. The first signal, or the
+// end of stdin, ends it: no reload any more, the HTTP listener closes, the proxy
+// closes its streams, sessions and upstreams, then the chain closes, with five
+// seconds of grace. A second signal or a panic kills the upstreams' process
+// groups and ends at once.
 package main

@@ -56,7 +56,7 @@ func TestCase11LinesOverTheLimit(t *testing.T) {
 			e.awaitTools("a__blob")
 			beside := e.start("tools/call", toolCall("a__hang", `{}`))
 			m := e.call("a__blob", fmt.Sprintf(`{"bytes":%d}`, c.size))
-			e.wantUnserved(m, "malformed", "maybe")
+			e.wantUnserved(m, "too_large", "maybe")
 			e.wantText(e.call("a__echo", `{"text":"x"}`), "x")
 
 			e.wantError(e.call("a__echo", `{"text":"`+strings.Repeat("z", c.size)+`"}`), -32600)

@@ -48,10 +48,15 @@ type configError struct {
 }
 
 func newConfigError(file string, issues []issue) *configError {
+	return &configError{file, slices.Compact(inOrder(issues))}
+}
+
+// inOrder sorts issues as the file has them.
+func inOrder(issues []issue) []issue {
 	slices.SortStableFunc(issues, func(a, b issue) int {
 		return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.col, b.col))
 	})
-	return &configError{file, slices.Compact(issues)}
+	return issues
 }
 
 func (e *configError) Error() string {

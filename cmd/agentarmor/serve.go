@@ -36,6 +36,9 @@ Any string may hold ${VAR}, ${VAR:-default} and $$ for one $.
 SIGHUP or a change of the file reloads it; upstreams that did not change keep
 running, and a file with mistakes changes nothing.
 
+llm.complete asks Gemini and Groq if GEMINI_API_KEY (or GOOGLE_API_KEY) and
+GROQ_API_KEY are set, or the models of the file's "llm".
+
 Transports: stdio serves one client on stdin and stdout; sse and http both
 serve /mcp (streamable HTTP), /sse and /message (HTTP+SSE), /healthz and
 /readyz on --listen. An address other than loopback needs auth.tokens.`

@@ -2,6 +2,7 @@ package builtin
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -48,7 +49,7 @@ func parseArguments(raw []byte) (*arguments, error) {
 	d.DisallowUnknownFields()
 	err := d.Decode(&a)
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return nil, fmt.Errorf("%s must be %s", wrong.Field, inWords(wrong.Type))
+		return nil, fmt.Errorf("%s must be %s", cmp.Or(wrong.Field, "arguments"), inWords(wrong.Type))
 	}
 	if name, ok := strings.CutPrefix(fmt.Sprint(err), "json: unknown field "); ok {
 		return nil, fmt.Errorf("there is no argument %s: use prompt or messages, and system, model, temperature, max_tokens, stop, response_schema, images, timeout, include_trace", short(name))

@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -98,8 +99,8 @@ func failed(err error) completion {
 	switch what := strings.TrimPrefix(e.Error(), "llm: "); {
 	case e.Class == llm.ClassNone:
 		c.Text = noModel
-	case e.Partial != "":
-		c.Text = fmt.Sprintf("The answer broke off (%s). Ask again for all of it. Received until then: %s", short(what), e.Partial)
+	case strings.TrimSpace(e.Partial) != "":
+		c.Text = fmt.Sprintf("The answer broke off (%s). %s Received until then: %s", short(what), cmp.Or(advice[e.Class], "Ask again for all of it."), e.Partial)
 	default:
 		c.Text = strings.TrimSuffix(fmt.Sprintf("No answer: %s. %s", strings.TrimSuffix(short(what), "."), advice[e.Class]), " ")
 	}
