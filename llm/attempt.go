@@ -24,6 +24,7 @@ type turn struct {
 	e     *entry
 	a     *Attempt
 	limit time.Duration
+	alone bool // no other entry could be asked instead
 	whole bool // limit is the entry's own timeout, or about all that the chain's allows
 }
 
@@ -39,7 +40,7 @@ func (r *run) attempt(ctx context.Context, t turn) (o outcome) {
 	r.started(a, cancel)
 
 	arrived := time.Now()
-	trial, err := e.gate.enter(ctx, e.breaker)
+	trial, err := e.gate.enter(ctx, e.breaker, t.alone)
 	if err != nil {
 		return r.refused(ctx, o)
 	}
@@ -93,12 +94,13 @@ func (r *run) attempt(ctx context.Context, t turn) (o outcome) {
 func (r *run) turn(e *entry, a *Attempt) turn {
 	now := time.Now()
 	left := r.deadline.Sub(now)
-	t := turn{e: e, a: a, limit: e.Timeout, whole: true}
+	t := turn{e: e, a: a, limit: e.Timeout, alone: true, whole: true}
 	for _, other := range r.order {
-		if other == e || r.try(other).sent > 0 || other.unfit(r.q.need) != "" {
+		if tried := r.try(other); other == e || tried.sent > 0 || tried.poll.After(now) || other.unfit(r.q.need) != "" {
 			continue
 		}
 		if why, _ := other.blocked(now, r.q.need); why == "" {
+			t.alone = false
 			left /= 2
 			if left < t.limit {
 				t.limit, t.whole = left, left >= r.c.o.Timeout*2/5
@@ -215,6 +217,7 @@ func (r *run) accountAnswer(o *outcome, s *sink) {
 func (r *run) rest(o *outcome) {
 	now := time.Now()
 	if why := o.e.failed(now, o.err, o.backoff); why != "" {
+		o.e.gate.known.Store(failing) // the end of a rest is not for a crowd either
 		_, until := o.e.blocked(now, r.q.need)
 		r.c.event(Event{Kind: EventRest, Provider: o.e.Name, To: string(why), Until: &until, Text: o.err.Message})
 	}

@@ -48,31 +48,3 @@ func BenchmarkFailover(b *testing.B) {
 		})
 	}
 }
-
-// BenchmarkCrowd has many callers at once: alone with the fallback, and with a
-// dead primary before it.
-func BenchmarkCrowd(b *testing.B) {
-	answer := llm.Step{Delay: 5 * time.Millisecond}
-	for _, bb := range []struct {
-		name  string
-		fakes func() []*llm.Fake
-	}{
-		{"fallback alone", func() []*llm.Fake { return []*llm.Fake{llm.NewFake("groq", answer)} }},
-		{"dead primary", func() []*llm.Fake {
-			return []*llm.Fake{llm.NewFake("gemini", llm.Step{Status: 503}), llm.NewFake("groq", answer)}
-		}},
-	} {
-		b.Run(bb.name, func(b *testing.B) {
-			c, r := chain(b, llm.Options{}, bb.fakes()...), llm.Prompt("hi")
-			b.SetParallelism(250)
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					if resp, err := c.Complete(b.Context(), r); err != nil || resp.Degraded {
-						b.Error(resp, err)
-					}
-				}
-			})
-			b.ReportMetric(c.Status().Providers["groq"].Window.P95MS, "p95-ms")
-		})
-	}
-}

@@ -215,6 +215,8 @@ func TestErrors(t *testing.T) {
 		"no message":       {},
 		"unknown role":     {Messages: append(x, llm.Message{Role: "developer"})},
 		"unknown strategy": {Messages: x, Strategy: "best"},
+		"parameters are":   {Messages: x, Tools: []llm.Tool{{Name: "t", Parameters: []byte(`{`)}}},
+		"arguments for":    {Messages: append(x, llm.Assistant("", llm.ToolCall{Name: "t", Arguments: []byte(`7`)}))},
 		"an image without": {Messages: []llm.Message{llm.User("x", llm.Image{})}},
 	} {
 		_, err = c.Complete(t.Context(), r)

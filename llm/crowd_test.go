@@ -3,7 +3,9 @@ package llm_test
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,17 +35,23 @@ func TestCrowdAgainstDeadPrimary(t *testing.T) {
 					reached = append(reached, time.Now())
 					return down
 				})
-				fallback := llm.NewFake("groq", llm.Step{Delay: time.Second})
+				fallback := llm.NewFake("groq", llm.Step{Delay: 2 * time.Second})
 				c, err := llm.New([]llm.Entry{{Provider: primary, Timeout: 5 * time.Second}, {Provider: fallback}}, llm.Options{})
 				if err != nil {
 					t.Fatal(err)
 				}
 				start := time.Now()
+				var times []time.Duration
 				var wg sync.WaitGroup
 				for range callers {
 					wg.Go(func() {
 						for time.Since(start) < lasts {
+							asked := time.Now()
 							resp, err := c.Complete(t.Context(), llm.Prompt("hi"))
+							took := time.Since(asked)
+							mu.Lock()
+							times = append(times, took)
+							mu.Unlock()
 							if err != nil || resp.Provider != "groq" {
 								t.Errorf("%+v, %v", resp, err)
 								return
@@ -66,12 +74,81 @@ func TestCrowdAgainstDeadPrimary(t *testing.T) {
 				if periods := int(lasts/openFor) + 1; len(reached) > 2*threshold*periods {
 					t.Errorf("%d requests in %s", len(reached), lasts)
 				}
-				if n := fallback.Calls(); n < callers*30 {
+				slices.Sort(times)
+				if p95 := times[len(times)*95/100]; p95 > 2400*time.Millisecond {
+					t.Errorf("p95 %s, of the fallback alone 2s", p95)
+				}
+				// Patience, the first to ask the fallback, and its own time.
+				if most := times[len(times)-1-len(reached)]; most > 6*time.Second {
+					t.Errorf("a call that did not reach the primary took %s", most)
+				}
+				if n := fallback.Calls(); n < callers*20 {
 					t.Errorf("the fallback answered %d times only", n)
 				}
 			})
 		})
 	}
+}
+
+// TestCrowdAfterARest holds that a provider which has asked to be left alone
+// does not meet everybody at once when that is over.
+func TestCrowdAfterARest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := llm.NewFake("gemini").Script(func(n int, _ *llm.Request) llm.Step {
+			switch {
+			case n <= 100:
+				return llm.Step{Delay: time.Second}
+			case n <= 210:
+				return llm.Step{Delay: 300 * time.Millisecond, Status: 429, Header: retryAfter("15")}
+			}
+			return llm.Step{Delay: time.Second}
+		})
+		c := chain(t, llm.Options{}, f, llm.NewFake("groq", llm.Step{Delay: time.Second}))
+		for i, want := range []int{100, 200, 202, 204, 206, 208, 210, 212, 312} { // calls of gemini's so far
+			var wg sync.WaitGroup
+			for range 100 {
+				wg.Go(func() {
+					if resp, err := c.Complete(t.Context(), llm.Prompt("hi")); err != nil || resp.Degraded || resp.Latency > 3*time.Second {
+						t.Errorf("%+v, %v", resp, err)
+					}
+				})
+			}
+			wg.Wait()
+			if n := f.Calls(); n != want {
+				t.Errorf("round %d: %d calls, want %d", i, n, want)
+			}
+			if i > 0 {
+				time.Sleep(15 * time.Second)
+			}
+		}
+	})
+}
+
+// TestCrowdAfterABlip holds that nobody gets the apology because others are
+// still finding out that both entries work.
+func TestCrowdAfterABlip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		blip := func(n int, _ *llm.Request) llm.Step {
+			if n == 1 {
+				return llm.Step{Status: 503}
+			}
+			return llm.Step{Delay: time.Second}
+		}
+		c := chain(t, llm.Options{}, llm.NewFake("gemini").Script(blip), llm.NewFake("groq").Script(blip))
+		var degraded atomic.Int32
+		var wg sync.WaitGroup
+		for range 500 {
+			wg.Go(func() {
+				if resp, err := c.Complete(t.Context(), llm.Prompt("hi")); err != nil || resp.Degraded {
+					degraded.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if n := degraded.Load(); n > 0 {
+			t.Errorf("%d calls have no answer", n)
+		}
+	})
 }
 
 // TestTrialsOfThoseWhoLeave holds that a breaker recovers although the callers

@@ -33,7 +33,8 @@
 // while somebody can be asked. What was asked and refused for good (400, 401,
 // 413, …) is not asked again. An answer that is empty, cut, blocked or not what the
 // schema says counts as none; of those that are cut, the first is returned if
-// nobody does better, and one as long as MaxTokens allows is what was asked for.
+// nobody does better, and one as long as MaxTokens allows is what was asked for. A
+// stream has an answer to a schema in one piece, once it is known to match.
 //
 // When nobody can be asked, the call waits for its own retries or, in the
 // [Queue], for a recovery, if that fits into the budget. If not, the response is
@@ -48,9 +49,9 @@
 // Failures that say nothing about whether a provider works, such as a 429 or a
 // refused key, leave the entry alone for a time instead: as long as a 429 asks,
 // an hour for a quota of the day, a minute for a key, a day for a model that is
-// gone. After a failure, and at first, few calls are sent at once until one has
-// succeeded, and the others wait for those: a crowd does not reach a provider
-// that is down.
+// gone. After a failure or a rest, and at first, few calls are sent at once until
+// one has succeeded; the others ask another entry, or wait for those: a crowd does
+// not reach a provider that is down.
 //
 // # Concurrency and shutdown
 //

@@ -64,22 +64,28 @@ func (e *Error) Redact(secrets ...string) *Error {
 		if s == "" {
 			continue
 		}
+		e.Code = strings.ReplaceAll(e.Code, s, "[redacted]")
 		e.Message = strings.ReplaceAll(e.Message, s, "[redacted]")
 		e.Partial = strings.ReplaceAll(e.Partial, s, "[redacted]")
 		e.Body = []byte(strings.ReplaceAll(string(e.Body), s, "[redacted]"))
-		for k, vs := range e.Header {
-			for i, v := range vs {
-				if strings.Contains(v, s) {
-					e.Header = e.Header.Clone()
-					e.Header[k][i] = "[redacted]"
-				}
-			}
-		}
+		e.Header = redactHeader(e.Header, s)
 		if e.Err != nil && strings.Contains(e.Err.Error(), s) {
 			e.Err = nil
 		}
 	}
 	return e
+}
+
+func redactHeader(h http.Header, secret string) http.Header {
+	for k, vs := range h {
+		for i, v := range vs {
+			if secret != "" && strings.Contains(v, secret) {
+				h = h.Clone()
+				h[k][i] = "[redacted]"
+			}
+		}
+	}
+	return h
 }
 
 // TransportError returns the error of a request that got no HTTP answer, or

@@ -73,7 +73,7 @@ func (carrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, x.fail(TransportError(err))
 	}
-	x.status, x.header = resp.StatusCode, resp.Header
+	x.status, x.header = resp.StatusCode, redactHeader(resp.Header, x.secret)
 	switch {
 	case resp.StatusCode < 200 || resp.StatusCode > 299:
 		return nil, x.fail(x.refused(resp))

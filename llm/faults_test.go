@@ -188,6 +188,26 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestFaultsKeepKeys has every fault repeat the key that it was sent.
+func TestFaultsKeepKeys(t *testing.T) {
+	for i, list := range [][]fault{geminiFaults, openAIFaults} {
+		a := apis[i]
+		p, server := a.start(t, "m", fakellm.Options{})
+		for _, f := range list {
+			t.Run(a.name+"/"+f.name, func(t *testing.T) {
+				reply := fakellm.Reply{Status: f.status, Header: parseHeader(f.header)}
+				reply.Header.Set("X-Echo", "you sent "+testKey)
+				reply.Body = cmp.Or(strings.NewReplacer(`"message":"`, `"message":"`+testKey+` `, "<html>", "<html>"+testKey).Replace(f.body), testKey)
+				server.Script(reply, reply)
+				said := tell(t, []Entry{{Provider: p}, {Provider: NewFake("fallback")}}, Prompt("hi"))
+				if noKey(t, said); !strings.Contains(said, "you sent") && !strings.Contains(said, "[redacted]") {
+					t.Error("the echo was not heard")
+				}
+			})
+		}
+	}
+}
+
 // nextStep is what the chain's tables say about an error.
 func nextStep(e *Error) string {
 	next := "next entry"

@@ -262,7 +262,7 @@ func openAINumber(f *float64) float32 {
 	switch {
 	case f == nil:
 		return 0
-	case *f == 0:
+	case float32(*f) == 0:
 		return 1e-8
 	}
 	return float32(*f)

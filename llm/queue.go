@@ -14,18 +14,15 @@ const pollTrial = 250 * time.Millisecond
 // if that is not within the budget or the call's time in the queue.
 func (r *run) wait(ctx context.Context) bool {
 	changed := r.c.changed.wait() // what changes from here on ends the sleep
-	at, e, recovery := r.earliest(time.Now())
-	if e == nil || ctx.Err() != nil {
-		return false
+	at, e, recovery := r.earliest(time.Now(), false)
+	if recovery && !r.enqueue() {
+		at, e, recovery = r.earliest(time.Now(), true)
 	}
 	limit := r.deadline
 	if recovery {
-		if !r.enqueue() {
-			return false
-		}
 		limit = earlier(limit, r.queued.Add(r.c.o.Queue.Wait))
 	}
-	if !at.Before(limit) {
+	if e == nil || ctx.Err() != nil || !at.Before(limit) {
 		return false
 	}
 	r.t.next(fmt.Sprintf("waits %s for %s", time.Until(at).Round(time.Millisecond), e.Name))
@@ -45,8 +42,8 @@ func (r *run) wait(ctx context.Context) bool {
 
 // earliest returns the entry that this call can ask first, and when. recovery
 // is whether that depends on the entry's state and not only on this call's
-// own delay.
-func (r *run) earliest(now time.Time) (at time.Time, first *entry, recovery bool) {
+// own delay; own leaves those entries out.
+func (r *run) earliest(now time.Time, own bool) (at time.Time, first *entry, recovery bool) {
 	for _, e := range r.order {
 		t := r.try(e)
 		if t.dead {
@@ -58,6 +55,9 @@ func (r *run) earliest(now time.Time) (at time.Time, first *entry, recovery bool
 			if other.After(when) && other.After(now) {
 				when, shared = other, true
 			}
+		}
+		if shared && own {
+			continue
 		}
 		if first == nil || when.Before(at) {
 			at, first, recovery = when, e, shared

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentarmor/agentarmor/health"
 	"github.com/agentarmor/agentarmor/llm"
 )
 
@@ -64,6 +65,21 @@ func TestQueue(t *testing.T) {
 		}
 		if c.Status().Queued != 0 {
 			t.Error("the queue is not empty")
+		}
+	})
+}
+
+// TestFullQueueLeavesOwnDelays holds that a call without a place in the queue
+// still makes its own next attempt.
+func TestFullQueueLeavesOwnDelays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := chain(t, llm.Options{Queue: llm.Queue{Size: -1}, Breaker: health.BreakerOptions{Failures: 5}, Backoff: llm.Backoff{Base: 20 * time.Second, Max: time.Minute, Jitter: -1}},
+			llm.NewFake("long", llm.Step{Status: 429, Header: retryAfter("15")}),
+			llm.NewFake("short", llm.Step{}, llm.Step{Status: 503}, llm.Step{}))
+		for _, want := range []string{"long:throttled short:ok", "long:throttled short:overloaded long:throttled short:ok"} {
+			if resp, err := c.Complete(t.Context(), llm.Prompt("hi")); err != nil || story(resp.Trace) != want {
+				t.Errorf("%s, %v, want %s", story(resp.Trace), err, want)
+			}
 		}
 	})
 }

@@ -22,10 +22,20 @@ func (r *Request) check() error {
 		default:
 			return fmt.Errorf("message %d: unknown role %.64q", i+1, m.Role)
 		}
+		for _, c := range m.ToolCalls {
+			if len(c.Arguments) > 0 && !isObject(c.Arguments) {
+				return fmt.Errorf("message %d: the arguments for %.64q are no JSON object", i+1, c.Name)
+			}
+		}
 		for _, p := range m.Parts {
 			if p.Image != nil && len(p.Image.Data) == 0 && p.Image.URL == "" {
 				return fmt.Errorf("message %d: an image without data or address", i+1)
 			}
+		}
+	}
+	for _, t := range r.Tools {
+		if len(t.Parameters) > 0 && !isObject(t.Parameters) {
+			return fmt.Errorf("tool %.64q: the parameters are no JSON object", t.Name)
 		}
 	}
 	if r.Strategy != "" && !r.Strategy.known() {
@@ -78,12 +88,16 @@ func (q *question) checkTools(r *Response) error {
 		if !slices.ContainsFunc(q.Tools, func(t Tool) bool { return t.Name == c.Name }) {
 			return fmt.Errorf("the answer calls a tool that does not exist: %.64q", c.Name)
 		}
-		var object map[string]json.RawMessage
-		if json.Unmarshal(c.Arguments, &object) != nil || object == nil {
+		if !isObject(c.Arguments) {
 			return fmt.Errorf("the arguments for %s are no object", c.Name)
 		}
 	}
 	return nil
+}
+
+func isObject(raw json.RawMessage) bool {
+	var object map[string]json.RawMessage
+	return json.Unmarshal(raw, &object) == nil && object != nil
 }
 
 // unfence takes the JSON out of the code fence that models without a schema
@@ -123,7 +137,7 @@ func compileSchema(raw json.RawMessage) (*jsonschema.Schema, error) {
 	}
 	c := jsonschema.NewCompiler()
 	c.UseLoader(noLoader{})
-	const name = "schema.json"
+	const name = "schema:///response" // no file: the working directory is nobody's business
 	if err := c.AddResource(name, doc); err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package llm
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 )
 
@@ -74,9 +75,16 @@ func TestSchemasStayInside(t *testing.T) {
 	for _, s := range []string{
 		`{"$ref":"file:///etc/hostname"}`, `{"$ref":"http://127.0.0.1:1/x"}`, `{"$ref":"other.json"}`, `{"$schema":"http://127.0.0.1:1/meta"}`, `{`, `{"type":7}`,
 	} {
-		if _, err := compileSchema(json.RawMessage(s)); err == nil {
-			t.Errorf("%s is accepted", s)
+		if _, err := compileSchema(json.RawMessage(s)); err == nil || strings.Contains(err.Error(), "file:///") && !strings.Contains(s, "file:///") {
+			t.Errorf("%s: %v", s, err)
 		}
+	}
+	loop, err := compileSchema(json.RawMessage(`{"$ref":"#"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (&question{schema: loop}).checkSchema("{}"); err == nil || strings.Contains(err.Error(), "file:") {
+		t.Errorf("a schema that leads nowhere: %v", err)
 	}
 	if _, err := compileSchema(json.RawMessage(`{"$defs":{"a":{"type":"string"}},"$ref":"#/$defs/a"}`)); err != nil {
 		t.Error(err)

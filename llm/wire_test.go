@@ -187,39 +187,52 @@ func TestKeysStaySecret(t *testing.T) {
 			entries = append(entries, Entry{Provider: p})
 		}
 	}
-	var seen strings.Builder
+	said := tell(t, entries, Prompt("x"), &Request{Messages: []Message{User("a"), Assistant("b"), User("c")}})
+	noKey(t, said)
+	if !strings.Contains(said, "[redacted]") {
+		t.Error("the echo was not heard")
+	}
+}
+
+// tell returns everything that a chain and its providers say about requests.
+func tell(t *testing.T, entries []Entry, requests ...*Request) string {
+	t.Helper()
+	var said strings.Builder
 	note := func(v any) {
+		if e, ok := v.(*Error); ok {
+			fmt.Fprintf(&said, "%v %+v %#v %s %v %v\n", e, *e, *e, e.Body, e.Header, e.Err)
+		}
 		b, err := json.Marshal(v)
 		if err != nil {
 			t.Fatal(err)
 		}
-		seen.Write(b)
-		fmt.Fprintf(&seen, "%+v\n", v)
+		fmt.Fprintf(&said, "%s %+v\n", b, v)
 	}
 	c, err := New(entries, Options{Attempts: 1, Queue: Queue{Size: -1},
 		OnEvent: func(e Event) { note(e) }, OnTrace: func(tr *Trace) { note(tr) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range []*Request{Prompt("x"), {Messages: []Message{User("a"), Assistant("b"), User("c")}}} {
+	for _, r := range requests {
 		resp, err := c.Complete(t.Context(), r)
 		note(resp)
-		fmt.Fprintf(&seen, "%+v %#v\n", err, err)
+		note(err)
 		for _, e := range entries {
 			_, err := e.Provider.Generate(t.Context(), r, func(string) {})
-			if one, ok := errors.AsType[*Error](err); ok {
-				fmt.Fprintf(&seen, "%v %+v %s %v %v\n", one, *one, one.Body, one.Header, one.Err)
-			}
+			note(err)
 		}
 	}
 	note(c.Status())
+	note(c.Traces(10))
+	return said.String()
+}
+
+func noKey(t *testing.T, said string) {
+	t.Helper()
 	for _, part := range []string{testKey, testKey[:12], "AIza"} {
-		if i := strings.Index(seen.String(), part); i >= 0 {
-			t.Fatalf("%q in …%s", part, seen.String()[max(0, i-300):i+40])
+		if i := strings.Index(said, part); i >= 0 {
+			t.Fatalf("%q in …%s", part, said[max(0, i-300):min(len(said), i+40)])
 		}
-	}
-	if !strings.Contains(seen.String(), "[redacted]") {
-		t.Error("the echo was not heard")
 	}
 }
 

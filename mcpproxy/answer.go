@@ -69,7 +69,7 @@ func (k *call) unavailable(class health.Class, reason string, retryAt time.Time)
 	a := k.account(class, reason, retryAt)
 	k.p.observeFailure(k, class, reason)
 	k.ended(a)
-	text := k.text(a, k.alternatives())
+	text := k.text(a, k.alternatives(a))
 	meta := a.json(k.up.cfg.Name)
 	if k.r.method != "tools/call" {
 		k.r.fail(wire.CodeInternal, text, meta)
@@ -112,10 +112,11 @@ func (k *call) text(a account, alternatives []string) string {
 	return cut(b.String(), 300)
 }
 
-// alternatives are tools of the same name at servers that work, as clients
-// know them.
-func (k *call) alternatives() []string {
-	if k.r.method != "tools/call" {
+// alternatives are read-only tools of the same name at servers that work, as
+// clients know them. Of what changes something, and of what may have been done,
+// none is told: another server is another effect.
+func (k *call) alternatives(a account) []string {
+	if k.r.method != "tools/call" || a.executed != "no" {
 		return nil
 	}
 	return k.p.alternatives(k.up, k.name)
@@ -123,7 +124,7 @@ func (k *call) alternatives() []string {
 
 func (p *Proxy) alternatives(up *upstream, original string) (names []string) {
 	for _, e := range p.cat.Load().entries[tools] {
-		if e.original != original || e.hidden {
+		if e.original != original || e.hidden || !hinted(wire.Get(e.raw, "annotations"), "readOnlyHint") {
 			continue
 		}
 		if other := p.upstream(e.upstream); other != nil && other != up && other.works(original) {

@@ -303,3 +303,93 @@ func TestServerThatIgnoresPings(t *testing.T) {
 		}
 	})
 }
+
+// A server whose requests are all refused is no MCP server any more, though it
+// answers.
+func TestServerThatRefusesEverything(t *testing.T) {
+	guarded(t, nil, func(t *testing.T, r *rig, s *scripted, c *testClient) {
+		gone := &wire.Error{Kind: wire.HTTPStatus, Status: 404}
+		list := s.on["tools/list"]
+		s.fail("ping", gone)
+		settle(20 * time.Minute) // some servers refuse pings only
+		if u := statusOfFake(t, r); u.State != health.Ready {
+			t.Errorf("pings refused: %+v", u)
+		}
+		s.fail("tools/list", gone)
+		settle(time.Minute)
+		if u := statusOfFake(t, r); u.State != health.Down || !strings.Contains(u.Reason, "404") || u.NextAttempt == nil {
+			t.Errorf("everything refused: %+v", u)
+		}
+		s.on["tools/list"] = list
+		settle(11 * time.Second)
+		if u := statusOfFake(t, r); u.State != health.Ready {
+			t.Errorf("afterwards: %+v", u)
+		}
+	})
+}
+
+// An attempt that starts nothing is no restart.
+func TestRestartsAreWhatBeganAgain(t *testing.T) {
+	guarded(t, func(u *UpstreamConfig) { u.URL, u.Command = "", "fake" }, func(t *testing.T, r *rig, s *scripted, c *testClient) {
+		s.onDial = func(n int, _ string) error {
+			if n < 5 {
+				return errGone
+			}
+			return nil
+		}
+		s.peer().exit("it crashed")
+		settle(time.Minute)
+		if u := statusOfFake(t, r); u.State != health.Ready || u.Restarts != 1 {
+			t.Errorf("%+v", u)
+		}
+	})
+}
+
+// What the server asks for, and what it refuses, is no error of its.
+func TestErrorRateLeavesOutWhatNobodyGotWrong(t *testing.T) {
+	guarded(t, noRetry, func(t *testing.T, r *rig, s *scripted, c *testClient) {
+		s.does("plain", fails(wire.Error{Kind: wire.HTTPStatus, Status: 429, RetryAfter: time.Second}), overloaded, good)
+		for range 4 {
+			c.call("plain").text()
+			settle(5 * time.Second)
+		}
+		if u := statusOfFake(t, r); u.Window.Calls != 4 || u.Window.ErrorRate != 0.25 {
+			t.Errorf("%+v", u.Window)
+		}
+	})
+}
+
+// A canary that the server does not list is a mistake of the configuration, not
+// an outage.
+func TestUnknownCanary(t *testing.T) {
+	guarded(t, func(u *UpstreamConfig) { u.Probe.Tool = "nope" }, func(t *testing.T, r *rig, s *scripted, c *testClient) {
+		settle(10 * time.Minute)
+		if u := statusOfFake(t, r); u.State != health.Ready || s.called("nope") != 0 || s.count("ping") < 10 {
+			t.Errorf("%+v, %d pings", u, s.count("ping"))
+		}
+	})
+}
+
+// Another server's tool of the same name is offered in place of one that only
+// reads, and that was not executed.
+func TestAlternatives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := newScripted(), newScripted()
+		noRetries := RetryConfig{Attempts: new(0)}
+		r := newRig(t, Config{Upstreams: []UpstreamConfig{
+			{Name: "fake", Command: "fake", Protocol: "legacy", Retry: noRetries},
+			{Name: "other", Command: "fake", Protocol: "legacy", Retry: noRetries},
+		}}, map[string]*fakeServer{"fake": one.fakeServer, "other": two.fakeServer})
+		defer r.end()
+		c := r.client(`{}`)
+		const offer = "Alternative: other__find."
+		one.does("find", notSent, lost)
+		one.does("plain", notSent)
+		wantPart(t, c.call("find").text(), "It was not executed.", offer)
+		for what, st := range map[string]*testStream{"may have been executed": c.call("find"), "may change something": c.call("plain")} {
+			if strings.Contains(st.text(), "Alternative") {
+				t.Errorf("%s: %s", what, st.text())
+			}
+		}
+	})
+}

@@ -50,7 +50,8 @@ func (b *bulkhead) leave(k *call) (next *call) {
 	case k.place == waiting:
 		b.queue = slices.DeleteFunc(b.queue, func(other *call) bool { return other == k })
 	case k.place == inside && len(b.queue) > 0:
-		next, b.queue = b.queue[0], b.queue[1:]
+		next = b.queue[0]
+		b.queue = slices.Delete(b.queue, 0, 1)
 		next.place = inside
 	case k.place == inside:
 		b.active--

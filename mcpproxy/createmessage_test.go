@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/agentarmor/agentarmor/llm"
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
 func messages(s string) string { return `{"messages":[` + s + `]}` }
@@ -127,4 +129,35 @@ func TestCreateMessageResult(t *testing.T) {
 		tt.resp.Model, tt.resp.Trace = "m", &llm.Trace{ID: "T"}
 		wantPart(t, string(createMessageResult(&tt.resp)), `{"role":"assistant",`, tt.want)
 	}
+}
+
+// A revision without tools in sampling gets none.
+func TestToolsOfAnOldServer(t *testing.T) {
+	f, srv := llm.NewFake("f"), silentTool()
+	srv.result("initialize", strings.Replace(initOK, wire.Legacy, wire.V20250618, 1))
+	bubble(t, srv, func(t *testing.T, r *rig) {
+		r.client(`{}`).send(callT1("1", ""))
+		synctest.Wait()
+		srv.peer().say(strings.Replace(sampleAsk, `"maxTokens"`, `"tools":[{"name":"t"}],"maxTokens"`, 1))
+		wantPart(t, srv.peer().responses(), `"text":"ok"`)
+		if tools := f.Requests()[0].Tools; tools != nil {
+			t.Error(tools)
+		}
+	}, byChain(f))
+}
+
+func TestCreateMessageThatIsWrong(t *testing.T) {
+	srv := silentTool()
+	bubble(t, srv, func(t *testing.T, r *rig) {
+		r.client(`{}`).send(callT1("1", ""))
+		synctest.Wait()
+		for _, params := range []string{`{"messages":7}`, `{"messages":[{"role":"user","content":{"type":"audio","data":"AAAA","mimeType":"audio/wav"}}]}`} {
+			srv.peer().say(strings.Replace(sampleAsk, sampleParams, params, 1))
+		}
+		got := srv.peer().responses()
+		wantPart(t, got, `message 1: content of type \"audio\" cannot be given to a language model here`)
+		if n := strings.Count(got, `"error":{"code":-32602,"message":"AgentArmor: not sampled: `); n != 2 || !json.Valid([]byte("["+strings.ReplaceAll(got, "\n", ",")+"]")) {
+			t.Error(got)
+		}
+	}, byChain(llm.NewFake("f")))
 }

@@ -18,16 +18,19 @@
 //
 // # Where things are
 //
-// route.go decides who answers a method, own.go answers what is ours,
-// catalog.go and names.go hold the merged lists, call.go is one request on its
+// route.go decides who answers a method, own.go and owncall.go answer what is
+// ours (package builtin), catalog.go and names.go hold the merged lists, call.go is one request on its
 // way there and back. guard.go says in which order a call passes what protects
 // its upstream and itself: budget.go, bulkhead.go, toolguard.go (the breaker of a
-// tool), retry.go and fallback.go; answer.go is what AgentArmor says where
-// there is no answer. plane.go (the breaker of a server) and toolprobe.go probe.
+// tool), retry.go and fallback.go, with waiting.go for the pauses between;
+// response.go is the server's answer as its client gets it, answer.go what AgentArmor
+// says where there is none. plane.go (the breaker of a server) and toolprobe.go probe.
 // pins.go compares definitions with those first seen, observe.go feeds metrics,
-// traces and events, transition.go tells of changes.
+// traces and events, transition.go tells of changes. llm.go tells what happens
+// to the chain of models (package llm), systemnote.go tells the models what is down.
 // ask.go brings a question of a server (sampling, elicitation, roots) to the client whose
-// call caused it, mrtr.go maps such questions between the generations,
+// call caused it, sampling.go has the chain answer for a client that cannot sample,
+// mrtr.go and requeststate.go map such questions between the generations,
 // subs.go and changes.go tell who subscribed. instance.go and the files around
 // it keep one connection to one upstream up.
 //

@@ -72,16 +72,28 @@ func (in *instance) connect(ctx context.Context) (*conn, error) {
 	if err != nil {
 		if a.c != nil {
 			in.countExit(a.c)
+			if in.o.cfg.Stdio() {
+				in.countStart()
+			}
 		}
 		a.close()
 		in.setFallback("")
 		return nil, a.startError(err)
 	}
+	in.countStart()
 	in.era = eraLegacy
 	if c.modern {
 		in.era = eraModern
 	}
 	return c, nil
+}
+
+// countStart counts what begins again: not attempts that began nothing.
+func (in *instance) countStart() {
+	if in.begun {
+		in.tracker.Restarted()
+	}
+	in.begun = true
 }
 
 // startBudget bounds one start. A service that was there and comes back has

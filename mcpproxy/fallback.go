@@ -87,6 +87,17 @@ func (s *standIn) answer(result []byte) {
 	k.r.answer(k.resultFor(result, s.account.json(k.up.cfg.Name)))
 }
 
+// leftOut warns of a step that cannot be tried, once for each reason.
+func (k *call) leftOut(step, reason string) {
+	k.tool.mu.Lock()
+	known := k.tool.leftOut == step+reason
+	k.tool.leftOut = step + reason
+	k.tool.mu.Unlock()
+	if !known {
+		k.p.log.Warn("fallback left out", "upstream", k.up.cfg.Name, "tool", k.name, "fallback", step, "reason", reason)
+	}
+}
+
 // call makes the call of another tool on behalf of the client; false: it
 // cannot be made.
 func (s *standIn) call(step FallbackStep) bool {
@@ -98,13 +109,13 @@ func (s *standIn) call(step FallbackStep) bool {
 			args, err = t.render(args)
 		}
 		if err != nil {
-			k.p.log.Warn("fallback left out", "upstream", k.up.cfg.Name, "tool", k.name, "fallback", step.Tool, "reason", err)
+			k.leftOut(step.Tool, err.Error())
 			return false
 		}
 	}
 	e, err := k.p.cat.Load().tool(step.Tool)
 	if err != nil || e.upstream == "" || e.upstream == k.up.cfg.Name && e.original == k.name {
-		k.p.log.Warn("fallback left out: there is no such tool", "upstream", k.up.cfg.Name, "tool", k.name, "fallback", step.Tool)
+		k.leftOut(step.Tool, "there is no such tool")
 		return false
 	}
 	up := k.p.upstream(e.upstream)

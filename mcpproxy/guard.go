@@ -62,9 +62,8 @@ func newGuard(p *Proxy, up *upstream) *guard {
 		others:  p.metrics.Call(cfg.Name, ""),
 	}
 	if r := cfg.RateLimit; r.Calls > 0 {
-		// A tenth of the quota may come at once: over any period no more than
-		// 110 % of it.
-		g.rate = rate.NewLimiter(rate.Limit(r.Calls/r.Per.Seconds()), max(1, int(math.Floor(r.Calls/10))))
+		// The whole quota may come at once, as servers count it; it refills evenly.
+		g.rate = rate.NewLimiter(rate.Limit(r.Calls/r.Per.Seconds()), max(1, int(math.Floor(r.Calls))))
 	}
 	return g
 }
@@ -279,15 +278,10 @@ func (k *call) settle(class health.Class, code int, reason string) {
 	}
 }
 
-// counts tells whether an outcome is an error in the rates of the status.
+// counts tells whether an outcome is an error in the rates of the status: what
+// speaks against the server or the tool.
 func counts(class health.Class, code int) bool {
-	switch class {
-	case health.OK, health.ToolError, health.Rejected:
-		return false
-	case health.UpstreamError:
-		return class.Tool(code) == health.Failure
-	}
-	return true
+	return class.Server() == health.Failure || class.Tool(code) == health.Failure
 }
 
 // questions notes that the upstream asked for input: the call is not made

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentarmor/agentarmor/health"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
@@ -298,8 +299,7 @@ func TestConcurrencyAndQueue(t *testing.T) {
 	})
 }
 
-// A place is not held while a person is asked, and a call in the queue is told
-// when its time is over.
+// The time in the queue is part of a call's budget.
 func TestQueueTimeout(t *testing.T) {
 	guarded(t, func(u *UpstreamConfig) { u.Concurrency, u.CallTimeout = 1, 3*time.Second }, func(t *testing.T, r *rig, s *scripted, c *testClient) {
 		s.does("plain", hangs)
@@ -323,7 +323,7 @@ func TestRateLimit(t *testing.T) {
 			streams = append(streams, c.call("plain"))
 		}
 		settle(time.Second)
-		if n := s.called("plain"); n != 3 {
+		if n := s.called("plain"); n != 4 { // the quota at once, and what comes back meanwhile
 			t.Errorf("%d calls in the first second", n)
 		}
 		settle(2 * time.Second)
@@ -337,5 +337,63 @@ func TestRateLimit(t *testing.T) {
 		if n := s.called("plain"); n+busy != 10 || busy < 3 {
 			t.Errorf("%d calls, %d refused", n, busy)
 		}
+	})
+}
+
+// When a broken tool is tried again is no matter of the others: their calls are
+// retried as ever, and told nothing of that time.
+func TestRetryBesideABrokenTool(t *testing.T) {
+	guarded(t, nil, func(t *testing.T, r *rig, s *scripted, c *testClient) {
+		r.p.upstream("fake").guard.tool("plain").breaker.Trip()
+		synctest.Wait()
+		s.does("find", overloaded, good)
+		st := c.call("find")
+		settle(time.Second)
+		wantPart(t, st.text(), `"fine"`)
+		s.does("read", fails(wire.Error{Kind: wire.TooLarge, Err: errGone}))
+		wantAccount(t, c.call("read").text(), map[string]any{"outcome": "too_large", "retry_at": nil})
+	})
+}
+
+// What ends because its client has left says nothing about the server.
+func TestNothingCountsOnceTheClientHasLeft(t *testing.T) {
+	guarded(t, nil, func(t *testing.T, r *rig, s *scripted, c *testClient) {
+		up := r.p.upstream("fake")
+		k := &call{p: r.p, r: &request{method: "tools/call", c: &client{}}, in: up.shared, target: target{up: up, name: "plain"}}
+		k.tool, k.trying, k.sent = up.guard.tool("plain"), true, true
+		k.end()
+		k.settle(health.Lost, 0, "its wait was cancelled")
+		if u := statusOfFake(t, r); u.Breaker.ConsecutiveFailures != 0 || u.Window.Calls != 0 {
+			t.Errorf("%+v", u)
+		}
+	})
+}
+
+// A session that is lost again after it was renewed, or cannot be renewed, is a
+// server that fails; the call was not executed, and is made again where it may.
+func TestSessionThatStaysLost(t *testing.T) {
+	gone := fails(wire.Error{Kind: wire.SessionLost, Status: 404})
+	guarded(t, nil, func(t *testing.T, r *rig, s *scripted, c *testClient) {
+		s.does("plain", gone)
+		s.does("find", gone, gone, good)
+		for range 3 {
+			st := c.call("plain")
+			settle(time.Second)
+			wantAccount(t, st.text(), map[string]any{"outcome": "session_lost", "executed": "no"})
+		}
+		if u := statusOfFake(t, r); u.Window.ErrorRate != 1 || u.Restarts == 0 {
+			t.Errorf("%+v", u)
+		}
+		settle(time.Minute)
+		st := c.call("find")
+		settle(10 * time.Second)
+		wantAccount(t, st.text(), map[string]any{"outcome": "ok", "attempts": 2})
+	})
+	guarded(t, noRetry, func(t *testing.T, r *rig, s *scripted, c *testClient) {
+		s.does("plain", gone)
+		s.fail("initialize", &wire.Error{Kind: wire.HTTPStatus, Status: 503})
+		st := c.call("plain")
+		settle(time.Second)
+		wantAccount(t, st.text(), map[string]any{"outcome": "session_lost", "executed": "no"})
 	})
 }

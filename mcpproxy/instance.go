@@ -45,6 +45,8 @@ type instance struct {
 	fastExits  int  // in a row
 	fastLosses int  // of sessions, in a row
 	outage     bool // it has been down since it last served
+	begun      bool // a process or session of it has been there
+	noCanary   sync.Once
 
 	mu          sync.Mutex
 	phase       phase
@@ -130,8 +132,8 @@ func newInstance(o instanceOptions) *instance {
 		backoff: backoff{base: time.Second, max: 5 * time.Minute},
 	}
 	if !o.cfg.Stdio() { // an attempt costs little, and is the probe of what is down
-		in.backoff.base = min(time.Second, o.cfg.Probe.everyDown())
-		in.backoff.max = o.cfg.Probe.everyDown()
+		in.backoff.max = o.cfg.Probe.everyDown() * 5 / 6 // never more than that, jitter included
+		in.backoff.base = min(in.backoff.base, in.backoff.max)
 	}
 	in.breaker = in.newBreaker()
 	in.fillDefaults()

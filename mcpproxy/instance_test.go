@@ -460,3 +460,18 @@ func TestStatusJSON(t *testing.T) {
 		t.Errorf("%s, %v", b, err)
 	}
 }
+
+// What is down is tried again within each probe interval, jitter included: so
+// soon after the end of an outage it serves again.
+func TestReconnectsWithinAProbeInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newLegacyServer()
+		srv.onDial = func(int, string) error { return &wire.Error{Kind: wire.NotSent, Err: errGone} }
+		h := supervise(t, srv, UpstreamConfig{URL: "http://127.0.0.1/mcp", Probe: ProbeConfig{EveryDown: 20 * time.Second}})
+		settle(20 * time.Minute)
+		if longest := slices.Max(srv.gaps()); longest > 20*time.Second || longest < 15*time.Second {
+			t.Errorf("once %v have passed between two attempts", longest)
+		}
+		h.end()
+	})
+}

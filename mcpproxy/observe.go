@@ -75,7 +75,10 @@ func (p *Proxy) breakerChanged(up *upstream, tool string, from health.BreakerSta
 	if tool != "" {
 		guard := up.guard.tool(tool)
 		guard.changed(from)
-		plane, text = "tool", guard.error()
+		plane = "tool"
+		if now.State == health.BreakerOpen {
+			text = guard.error()
+		}
 		up.shared.reconsider()
 	} else if now.State == health.BreakerOpen {
 		text = up.shared.tracker.Snapshot().LastError

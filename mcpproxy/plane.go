@@ -113,18 +113,29 @@ func (in *instance) throttled() bool { return in.tracker.Snapshot().State == hea
 // check is one probe: the canary of the configuration, or an exchange that any
 // living server answers.
 func (in *instance) check(ctx context.Context, c *conn) error {
-	if in.o.cfg.Probe.Tool != "" {
-		return in.canary(ctx, c)
+	if tool := in.o.cfg.Probe.Tool; tool != "" {
+		if in.offers(tool) {
+			return in.canary(ctx, c)
+		}
+		in.noCanary.Do(func() { in.log.Warn("probe.tool is not listed, so the server is probed by a ping", "tool", tool) })
 	}
 	asked := time.Now()
 	err := c.verify(ctx, c.missed.Load()%2 == 1)
+	e, ok := errors.AsType[*wire.Error](err)
 	switch {
+	case ok && refusesOnly(e): // no MCP server any more, if every request is
+		return errors.New(e.Error())
 	case ctx.Err() == nil:
 		return err
 	case c.lastHeard().After(asked):
 		return nil // it says something, if not this
 	}
 	return errMissed
+}
+
+// offers tells whether the server lists a tool, as far as is known.
+func (in *instance) offers(tool string) bool {
+	return in.up == nil || !in.o.lists || in.up.guard.listed(tool)
 }
 
 // canary probes the server by the tool that the configuration names.
@@ -232,7 +243,7 @@ func (in *instance) why(v *vitals) string {
 	if v.misses > 0 {
 		return fmt.Sprintf("%d probes in a row have failed: %s", v.misses, v.failing)
 	}
-	return "calls failed one after the other, last: " + in.tracker.Snapshot().LastError
+	return "too many calls have failed, last: " + in.tracker.Snapshot().LastError
 }
 
 func (p *ProbeConfig) every() time.Duration     { return orDefault(p.Every, 30*time.Second) }

@@ -398,3 +398,21 @@ func TestCanaryInTransport(t *testing.T) {
 		})
 	}
 }
+
+// The time that callers are told is that of the next probe, which follows at once
+// when calls have opened the breaker.
+func TestNextProbeIsSoon(t *testing.T) {
+	guarded(t, noRetry, func(t *testing.T, r *rig, s *scripted, c *testClient) {
+		settle(40 * time.Second) // probes every 30 s
+		s.silent("ping")
+		s.silent("tools/list")
+		for _, tool := range []string{"plain", "read", "find"} {
+			s.does(tool, overloaded)
+			c.call(tool).text()
+		}
+		u := statusOfFake(t, r)
+		if u.State != health.Down || u.NextAttempt == nil || time.Until(*u.NextAttempt) > 5*time.Second {
+			t.Errorf("%+v", u)
+		}
+	})
+}

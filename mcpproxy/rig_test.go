@@ -311,8 +311,8 @@ func bubble(t *testing.T, srv *fakeServer, f func(t *testing.T, r *rig), edit ..
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := one(t, srv, edit...)
+		defer r.end()
 		f(t, r)
-		r.end()
 	})
 }
 
@@ -321,7 +321,7 @@ func bubbles(t *testing.T, cfg Config, servers map[string]*fakeServer, f func(t 
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, cfg, servers)
+		defer r.end() // after a Fatal too: else the bubble goes on for ever
 		f(t, r)
-		r.end()
 	})
 }

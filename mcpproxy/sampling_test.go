@@ -1,7 +1,6 @@
 package mcpproxy
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -196,7 +195,8 @@ func TestWithoutTheChain(t *testing.T) {
 	}
 }
 
-// A legacy upstream is told of sampling whoever its clients are.
+// A legacy upstream is told of sampling whoever its clients are; that of the only
+// client waits for it.
 func TestSamplingIsDeclared(t *testing.T) {
 	for _, tt := range []struct {
 		name, caps, want string
@@ -209,12 +209,8 @@ func TestSamplingIsDeclared(t *testing.T) {
 		for _, sharing := range []string{"shared", "session"} {
 			t.Run(tt.name+", "+sharing, func(t *testing.T) {
 				srv := silentTool()
-				started := make(chan struct{})
-				srv.onDial = func(int, string) error { <-started; return nil }
 				bubble(t, srv, func(t *testing.T, r *rig) {
 					c := r.client(tt.caps)
-					close(started)
-					settle(2 * time.Second)
 					want := tt.want
 					if sharing == "session" && !tt.one {
 						want = `{"sampling":{"tools":{}}}`
@@ -367,7 +363,7 @@ func TestModernUpstreamAsksForSampleAndForm(t *testing.T) {
 					return r.modern(principal, callT1(id, `,`+elicits+`,"requestState":`+state+`,"inputResponses":{"e":{"action":"accept"},"s1":{"forged":true}}`))
 				}
 				for _, bad := range []*testStream{
-					again("2", "bob", wrapped), again("3", "alice", strings.Replace(wrapped, "u2.", "u1.", 1)), again("4", "alice", wrapped[:len(wrapped)-3]+`x"`),
+					again("2", "bob", wrapped), again("3", "alice", strings.Replace(wrapped, "u2.", "u1.", 1)), again("4", "alice", strings.Replace(wrapped, ".eyJ", ".eyK", 1)),
 				} {
 					wantPart(t, bad.text(), `"code":-32602`)
 				}
@@ -376,8 +372,8 @@ func TestModernUpstreamAsksForSampleAndForm(t *testing.T) {
 				sent := srv.peer().sent("tools/call")
 				last := sent[len(sent)-1]
 				wantPart(t, last, `"inputResponses":{"e":{"action":"accept"},"s1":{"role":"assistant"`, `"s2":{"role":"assistant"`)
-				if state != "" {
-					wantPart(t, last, state)
+				if wantPart(t, last, state); state == "" && strings.Contains(last, "requestState") {
+					t.Error(last)
 				}
 				if strings.Contains(last, "forged") || strings.Contains(last, "u2.") || len(sent) != 2 {
 					t.Error(sent)
@@ -430,7 +426,34 @@ func TestSamplingOfUnknownCause(t *testing.T) {
 				synctest.Wait()
 				srv.peer().say(strings.Replace(sampleAsk, "q1", "q2", 1))
 				wantPart(t, srv.peer().responses(), tt.want)
+				srv.peer().sayVia(srv.peer().lastID(t, "tools/list"), strings.Replace(sampleAsk, "q1", "q3", 1)) // of no client's
+				wantPart(t, srv.peer().responses(), `"id":"q3","error":{"code":-32601`)
 			}, byChain(llm.NewFake("f")))
+		})
+	}
+}
+
+// The only client there can be needs no call to have caused a request. What is
+// under way ends with the connection or the endpoint.
+func TestSamplingBetweenCalls(t *testing.T) {
+	for name, end := range map[string]func(r *rig, p *fakePeer){
+		"connection": func(_ *rig, p *fakePeer) { p.exit("gone") },
+		"endpoint":   func(r *rig, _ *fakePeer) { r.end() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, srv := llm.NewFake("f", llm.Step{}, llm.Step{Hang: true}), silentTool()
+			bubble(t, srv, func(t *testing.T, r *rig) {
+				r.client(`{}`)
+				srv.peer().say(sampleAsk)
+				wantPart(t, srv.peer().responses(), `"text":"ok"`)
+				srv.peer().say(sampleAsk)
+				synctest.Wait()
+				end(r, srv.peer())
+				synctest.Wait()
+				if now, _ := f.Running(); now != 0 || f.Calls() != 2 {
+					t.Errorf("%d of %d under way", now, f.Calls())
+				}
+			}, byChain(f), func(c *Config) { c.OneClient = true })
 		})
 	}
 }
@@ -452,35 +475,4 @@ func TestSamplingIsBounded(t *testing.T) {
 		settle(time.Second)
 		wantPart(t, srv.peer().responses(), `"id":"last","result"`)
 	}, byChain(f))
-}
-
-// A revision without tools in sampling gets none.
-func TestToolsOfAnOldServer(t *testing.T) {
-	f, srv := llm.NewFake("f"), silentTool()
-	srv.result("initialize", strings.Replace(initOK, wire.Legacy, wire.V20250618, 1))
-	bubble(t, srv, func(t *testing.T, r *rig) {
-		r.client(`{}`).send(callT1("1", ""))
-		synctest.Wait()
-		srv.peer().say(strings.Replace(sampleAsk, `"maxTokens"`, `"tools":[{"name":"t"}],"maxTokens"`, 1))
-		wantPart(t, srv.peer().responses(), `"text":"ok"`)
-		if tools := f.Requests()[0].Tools; tools != nil {
-			t.Error(tools)
-		}
-	}, byChain(f))
-}
-
-func TestCreateMessageThatIsWrong(t *testing.T) {
-	srv := silentTool()
-	bubble(t, srv, func(t *testing.T, r *rig) {
-		r.client(`{}`).send(callT1("1", ""))
-		synctest.Wait()
-		for _, params := range []string{`{"messages":7}`, `{"messages":[{"role":"user","content":{"type":"audio","data":"AAAA","mimeType":"audio/wav"}}]}`} {
-			srv.peer().say(strings.Replace(sampleAsk, sampleParams, params, 1))
-		}
-		got := srv.peer().responses()
-		wantPart(t, got, `"content of type`[1:])
-		if n := strings.Count(got, `"error":{"code":-32602,"message":"AgentArmor: not sampled: `); n != 2 || !json.Valid([]byte("["+strings.ReplaceAll(got, "\n", ",")+"]")) {
-			t.Error(got)
-		}
-	}, byChain(llm.NewFake("f")))
 }

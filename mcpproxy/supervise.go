@@ -27,10 +27,7 @@ var errSessionLost = errors.New("the server has forgotten the session")
 func (in *instance) run(ctx context.Context) {
 	defer wire.OnPanic()
 	defer in.enter(ended, nil)
-	for first := true; ctx.Err() == nil; first = false {
-		if !first {
-			in.tracker.Restarted()
-		}
+	for ctx.Err() == nil {
 		in.enter(connecting, nil)
 		in.tracker.Set(health.Starting, "", time.Time{})
 		c, err := in.connect(ctx)

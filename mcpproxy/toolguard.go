@@ -20,6 +20,7 @@ type toolGuard struct {
 
 	mu        sync.Mutex
 	lastError string
+	leftOut   string // the last warning about a fallback
 	lastLoss  time.Time
 	broken    time.Time // since when its breaker is not closed
 	own       bool      // of its failures one at least was not the server's

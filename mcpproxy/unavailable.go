@@ -1,6 +1,7 @@
 package mcpproxy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -22,11 +23,18 @@ type unavailable struct {
 }
 
 func (e *unavailable) Error() string {
-	s := fmt.Sprintf("%s is %s", e.upstream, e.state)
+	s := fmt.Sprintf("%s is %s", e.upstream, cmp.Or(phrases[e.state], string(e.state)))
 	if e.reason != "" {
 		s += " (" + e.reason + ")"
 	}
 	return s
+}
+
+// phrases are states in words, where their names are none.
+var phrases = map[health.State]string{
+	health.NeedsAuth: "refusing our credentials: check its headers or token",
+	health.CrashLoop: "crashing again and again",
+	health.Throttled: "asking to be left alone",
 }
 
 // class is the outcome of a call that met this.

@@ -2,7 +2,10 @@ package mcpproxy
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,6 +29,7 @@ var waits = map[string]struct {
 		return c.call("plain")
 	}},
 	"token": {func(u *UpstreamConfig) { u.RateLimit = Rate{2, time.Minute} }, func(s *scripted, c *testClient) *testStream {
+		c.call("read").text()
 		c.call("read").text()
 		return c.call("plain")
 	}},
@@ -312,5 +316,50 @@ func TestTrialWhoseClientLeavesAtOnce(t *testing.T) {
 			t.Errorf("%d calls, %q", n, left.text())
 		}
 		wantPart(t, r.client(`{}`).call("plain").text(), `"fine"`)
+	})
+}
+
+// A call whose time is over is sent before that is decided, or not at all.
+func TestExpiryAndSendExclude(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScripted()
+		s.does("plain", hangs)
+		r := newRig(t, Config{Upstreams: []UpstreamConfig{{Name: "fake", Command: "fake", Protocol: "legacy", Breaker: BreakerConfig{Enabled: new(false)}}}},
+			map[string]*fakeServer{"fake": s.fakeServer})
+		defer r.end()
+		up := r.p.upstream("fake")
+		conn := up.shared.live()
+		wrong := 0
+		for n := range 1000 {
+			c := &testClient{r: r, s: &wire.Session{}}
+			st := &testStream{c: c}
+			req := &request{method: "tools/call", id: fmt.Appendf(nil, "%d", n), c: &client{s: c.s}, st: st, params: []byte(`{"name":"fake__plain"}`)}
+			k := &call{p: r.p, r: req, in: up.shared, target: target{up: up, key: "name", name: "plain", raw: []byte(`"plain"`), asClients: "fake__plain"}}
+			k.tool, k.trying = up.guard.tool("plain"), true
+			k.budget.start(time.Hour, time.Hour, func() {})
+			before := len(s.peer().sent("tools/call"))
+			var wg sync.WaitGroup
+			var ready atomic.Int32
+			for _, f := range []func(){k.expire, func() {
+				for range n % 64 {
+					ready.Add(1)
+				}
+				k.send(conn)
+			}} {
+				wg.Go(func() {
+					for ready.Add(1); ready.Load() < 2; {
+					}
+					f()
+				})
+			}
+			wg.Wait()
+			sent := len(s.peer().sent("tools/call")) > before
+			if told := accountOf(t, st.text())["executed"]; sent != (told == "maybe") {
+				wrong++
+			}
+		}
+		if wrong > 0 {
+			t.Errorf("%d calls were sent and told not to be, or the other way round", wrong)
+		}
 	})
 }

@@ -107,9 +107,18 @@ func (c *conn) verifySoon(ctx context.Context) <-chan error {
 		silent := &wire.Error{Kind: wire.Lost, Err: fmt.Errorf("no answer within %v", verifyWithin)}
 		ctx, cancel := context.WithTimeoutCause(ctx, verifyWithin, silent)
 		defer cancel()
-		verified <- c.verify(ctx, false)
+		err := c.verify(ctx, false)
+		if e, ok := errors.AsType[*wire.Error](err); ok && refusesOnly(e) {
+			err = nil // it is there
+		}
+		verified <- err
 	})
 	return verified
+}
+
+// refusesOnly tells whether a server has refused a request, and no more.
+func refusesOnly(e *wire.Error) bool {
+	return e.Kind == wire.HTTPStatus && e.Status < 500 && !isAuth(e) && !isThrottled(e)
 }
 
 // verify makes an exchange that a living server answers, if only with an
@@ -134,8 +143,6 @@ func (c *conn) verify(ctx context.Context, list bool) error {
 		return err
 	case e.Kind == wire.SessionLost:
 		return errSessionLost
-	case e.Kind == wire.HTTPStatus && e.Status < 500 && !isAuth(e) && !isThrottled(e):
-		return nil
 	}
 	return e
 }

@@ -26,7 +26,7 @@
 // time from its arrival on; attempts after the first count as retries beside it.
 // Counts are taken when something happens; whatever has a present state (states,
 // breakers, queues, restarts) is read from the proxy's snapshot at the scrape.
-// Labels are bounded: upstreams come from the configuration, tools beyond the
+// Labels are bounded: upstreams and providers come from the configuration, tools beyond the
 // first 2,000 are counted together as "other". An observation allocates nothing
 // once its tool and outcome were seen.
 //
