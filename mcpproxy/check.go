@@ -1,6 +1,7 @@
 package mcpproxy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -38,8 +39,10 @@ type UpstreamCheck struct {
 
 	Renamed     []Renamed         `json:"renamed"`            // beyond the prefix
 	Quarantined map[string]string `json:"quarantined"`        // what is not listed, with the reason
+	Changed     map[string]string `json:"changed,omitempty"`  // tools whose definition is not the known one, with the difference
+	Accepted    map[string]string `json:"accepted,omitempty"` // the same tools with Config.Accept, which makes it the known one
 	Findings    []Finding         `json:"findings"`           // of Lint
-	Accepted    map[string]string `json:"accepted,omitempty"` // tools whose definition was another one, with the difference
+	Warnings    []Warning         `json:"warnings"`           // about its configuration
 	Stderr      []string          `json:"stderr,omitempty"`
 }
 
@@ -89,14 +92,19 @@ func (p *Proxy) Check(ctx context.Context) CheckReport {
 	wg.Wait()
 	p.rebuild()
 	cat := p.cat.Load()
-	r := CheckReport{Upstreams: make([]UpstreamCheck, len(ups)), Tools: len(cat.entries[tools]), Exceeded: []ToolLimit{}}
+	warnings := p.checkConfigs(ctx, cat)
+	r := CheckReport{Upstreams: make([]UpstreamCheck, len(ups)), Exceeded: []ToolLimit{}}
 	for _, e := range cat.entries[tools] {
+		if !e.hidden {
+			r.Tools++
+		}
 		if e.upstream == "" {
 			r.OwnTools++
 		}
 	}
 	for i, up := range ups {
 		r.Upstreams[i] = up.check(cat, took[i])
+		r.Upstreams[i].Warnings = append(r.Upstreams[i].Warnings, warnings[i]...)
 	}
 	for _, l := range ClientToolLimits {
 		if r.Tools > l.Tools {
@@ -118,7 +126,7 @@ func (up *upstream) settled(ctx context.Context) {
 			if ready.IsZero() {
 				ready = time.Now()
 			}
-			if up.source().ready || time.Since(ready) > listGrace {
+			if up.listed() || time.Since(ready) > listGrace {
 				return
 			}
 		default:
@@ -131,6 +139,13 @@ func (up *upstream) settled(ctx context.Context) {
 	}
 }
 
+// listed tells whether the list of the running server is known and remembered.
+func (up *upstream) listed() bool {
+	up.mu.Lock()
+	defer up.mu.Unlock()
+	return up.live && up.saved
+}
+
 // check describes the upstream as cat lists it.
 func (up *upstream) check(cat *catalog, took time.Duration) UpstreamCheck {
 	s := up.shared.status()
@@ -138,12 +153,10 @@ func (up *upstream) check(cat *catalog, took time.Duration) UpstreamCheck {
 	u := UpstreamCheck{
 		Name: up.cfg.Name, State: s.State, Reason: s.Reason,
 		Transport: s.Transport, Protocol: s.Protocol, Era: eraOf(s.Protocol), Server: s.Server,
-		Renamed: []Renamed{}, Findings: []Finding{}, Quarantined: map[string]string{},
+		Renamed: []Renamed{}, Findings: []Finding{}, Warnings: []Warning{}, Quarantined: map[string]string{},
 	}
 	maps.Copy(u.Quarantined, cat.quarantined[up.cfg.Name])
-	up.mu.Lock()
-	u.Accepted = maps.Clone(up.pins.accepted)
-	up.mu.Unlock()
+	up.checkPins(&u)
 	if !u.OK() {
 		u.Stderr = s.Stderr
 		return u
@@ -154,7 +167,7 @@ func (up *upstream) check(cat *catalog, took time.Duration) UpstreamCheck {
 	var listed []json.RawMessage
 	for kind, count := range [kinds]*int{tools: &u.Tools, prompts: &u.Prompts, resources: &u.Resources, templates: &u.Templates} {
 		for _, e := range cat.entries[kind] {
-			if e.upstream != up.cfg.Name {
+			if e.upstream != up.cfg.Name || e.hidden {
 				continue
 			}
 			*count++
@@ -168,6 +181,24 @@ func (up *upstream) check(cat *catalog, took time.Duration) UpstreamCheck {
 	}
 	u.Findings = append(u.Findings, Lint(listed)...)
 	return u
+}
+
+// checkPins adds the definitions that are not the known ones.
+func (up *upstream) checkPins(u *UpstreamCheck) {
+	up.mu.Lock()
+	defer up.mu.Unlock()
+	err := cmp.Or(up.p.forgets, up.unsaved)
+	if err != nil {
+		u.Warnings = append(u.Warnings, Warning{"state_dir", "what it offers is not remembered: " + up.pins.mask(err.Error())})
+	}
+	differ := maps.Clone(up.pins.differ)
+	switch {
+	case len(differ) == 0:
+	case up.pins.mode == pinsAccept && (err == nil || err == errSaysSecret):
+		u.Accepted = differ
+	default:
+		u.Changed = differ
+	}
 }
 
 // expected is the exposed name of an original that needs no change.

@@ -51,7 +51,7 @@ func TestUpstreamCheck(t *testing.T) {
 	if len(got.Quarantined) != 1 {
 		t.Errorf("quarantined: %v", got.Quarantined)
 	}
-	got.Quarantined = nil
+	got.Quarantined, got.Warnings = nil, nil
 	want := UpstreamCheck{
 		Name: "a", State: health.Ready, Transport: "stdio", Protocol: "2025-11-25", Era: "legacy",
 		Server: raw(`{"name":"s","version":"1"}`), ReadyMS: 7,

@@ -17,7 +17,8 @@ type Config struct {
 	Upstreams []UpstreamConfig
 	ToolNames string      // auto | safe | dotted; "" is auto
 	StateDir  string      // where catalogs are remembered; "" remembers nothing
-	Anew      bool        // what is remembered is written, not read
+	Anew      bool        // for Check: what is remembered of lists is written, not read; definitions that changed are reported
+	Accept    bool        // with Anew: and taken for known
 	Limits    wire.Limits // of both hops
 	OneClient bool        // the transport is stdio: there is exactly one client
 	Log       *slog.Logger

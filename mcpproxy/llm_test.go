@@ -333,7 +333,7 @@ func TestTraces(t *testing.T) {
 		if strings.Index(list, ids[1000]) > strings.Index(list, ids[999]) || strings.Contains(list, ids[998]) {
 			t.Errorf("not the newest two, newest first: %s", list)
 		}
-		wantPart(t, c.status("traces", `,"limit":0`), "limit must be 1 to 1000")
+		wantPart(t, c.status("traces", `,"limit":0`), "limit must be a whole number from 1 to 1000")
 		wantPart(t, r.modern("", `{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"agentarmor://traces/x",`+askingMeta+`}}`).text(), `"code":-32602`)
 	})
 }

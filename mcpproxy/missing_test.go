@@ -72,6 +72,52 @@ func TestListsTellWhatIsMissing(t *testing.T) {
 	})
 }
 
+// Tools that are quarantined are named where they are missing, and counted.
+func TestListsTellWhatIsQuarantined(t *testing.T) {
+	const bad = `{"name":"t1","description":"Adds all.","inputSchema":{"type":"object"}},{"name":"t2","description":"x","inputSchema":{"type":"object"}},{"name":"t3","inputSchema":{"type":"object"}}`
+	srv := newLegacyServer()
+	srv.result("tools/list", `{"tools":[`+strings.ReplaceAll(strings.ReplaceAll(bad, " all", ""), `"x"`, `"y"`)+`]}`)
+	bubble(t, srv, func(t *testing.T, r *rig) {
+		c := r.client(`{}`)
+		if got := r.listed(c); strings.Contains(got, "_meta") {
+			t.Errorf("nothing is missing: %s", got)
+		}
+		srv.relist(`{"tools":[` + strings.ReplaceAll(bad, `"x"`, `"y"`) + `]}`)
+		wantPart(t, r.listed(c), `"agentarmor/upstreams":{"fake":{"state":"ready","since":"`, `","quarantined":["t1"]}}`)
+		s := r.p.Status().Summary
+		if want := "fake has 1 quarantined tool (t1); 1 tool unavailable"; s.Text != want || s.ToolsUnavailable != 1 || s.Tools != 3 || s.Ready != 1 {
+			t.Errorf("%+v", s)
+		}
+		srv.relist(`{"tools":[` + bad + `]}`)
+		wantPart(t, r.listed(c), `"quarantined":["t1","t2"]`)
+		r.p.upstream("fake").guard.tool("t2").breaker.Trip() // is counted once
+		r.p.upstream("fake").guard.tool("t3").breaker.Trip()
+		if s := r.p.Status().Summary; !strings.Contains(s.Text, "fake has 2 quarantined tools (t1, t2); 3 tools unavailable") || s.ToolsUnavailable != 3 {
+			t.Errorf("%+v", s)
+		}
+		if got := c.send(`{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`).text(); strings.Contains(got, "_meta") {
+			t.Errorf("no prompt is missing: %s", got)
+		}
+		if got := r.p.SystemNote(); strings.Contains(got, "all ") {
+			t.Errorf("the server works: %s", got)
+		}
+		repair := srv.broken()
+		wantPart(t, r.listed(c), `"state":"down"`, `"tools":3,"quarantined":["t1","t2"]`)
+		if s := r.p.Status().Summary; s.ToolsUnavailable != 3 {
+			t.Errorf("%+v", s)
+		}
+		repair()
+	}, onChange("quarantine", ""))
+}
+
+func TestFew(t *testing.T) {
+	for want, names := range map[string][]string{"a": {"a"}, "a, b, c": {"a", "b", "c"}, "a, b, c, 2 more": {"a", "b", "c", "d", "e"}} {
+		if got := few(names); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
 func TestOnOutageHide(t *testing.T) {
 	srv := newLegacyServer()
 	bubble(t, srv, func(t *testing.T, r *rig) {

@@ -174,7 +174,7 @@ func (p *Proxy) waitForList() {
 
 func (p *Proxy) answerList(r *request, kind listKind) {
 	cat := p.cat.Load()
-	r.answer(p.withMissing(cat.list(kind, view{dotted: p.dotted(r), modern: r.modern})))
+	r.answer(p.withMissing(kind, cat.list(kind, view{dotted: p.dotted(r), modern: r.modern})))
 	if kind == tools {
 		p.showOnce.Do(func() { close(p.shown) })
 		p.reviewPins()

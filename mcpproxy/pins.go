@@ -16,16 +16,26 @@ import (
 // First sight outlives this process, and tools that are gone for a while are not
 // forgotten: see [memory]. What on_change says decides about a definition that is
 // another one: allow takes it, warn takes it and tells, quarantine keeps the
-// tool from clients until agentarmor check has accepted it, which is noticed
-// when the tools are listed or the tool is called.
+// tool from clients until agentarmor check --accept has accepted it, which is
+// noticed when the tools are listed or the tool is called. Without --accept,
+// agentarmor check leaves what is known as it is, so that an endpoint still tells.
 type pins struct {
 	cfg      *UpstreamConfig
-	check    bool                       // agentarmor check: whatever is there is accepted
+	mode     pinMode
 	mask     func(string) string        // of what differences repeat
 	known    map[string]json.RawMessage // by original name
 	suspects map[string]suspect
-	accepted map[string]string // by check: the differences
+	differ   map[string]string // for agentarmor check: the differences, by original name
 }
+
+// pinMode is what becomes of definitions that are other ones than those known.
+type pinMode int
+
+const (
+	pinsServe  pinMode = iota // as on_change says
+	pinsLook                  // they are reported; on_change: allow takes them
+	pinsAccept                // all are taken, and reported
+)
 
 // suspect is a tool that is kept from clients.
 type suspect struct {
@@ -55,8 +65,8 @@ func definitions(raws []json.RawMessage) map[string]json.RawMessage {
 
 // newPins prepares the pins of an upstream that starts. What is suspect of the
 // remembered list is kept from clients before the server has said it again.
-func newPins(cfg *UpstreamConfig, check bool, known map[string]json.RawMessage, l *listing) pins {
-	p := pins{cfg: cfg, check: check, mask: secretsOf(cfg).mask, known: map[string]json.RawMessage{}, suspects: map[string]suspect{}}
+func newPins(cfg *UpstreamConfig, mode pinMode, known map[string]json.RawMessage, l *listing) pins {
+	p := pins{cfg: cfg, mode: mode, mask: secretsOf(cfg).mask, known: map[string]json.RawMessage{}, suspects: map[string]suspect{}, differ: map[string]string{}}
 	p.take(known, nil)
 	if l != nil && cfg.OnChange == "quarantine" {
 		p.take(definitions(l.Tools), nil)
@@ -87,6 +97,7 @@ func (p *pins) take(now, accepted map[string]json.RawMessage) (told []event.Even
 		}
 	}
 	maps.DeleteFunc(p.suspects, func(name string, _ suspect) bool { return now[name] == nil })
+	maps.DeleteFunc(p.differ, func(name string, _ string) bool { return now[name] == nil })
 	return told
 }
 
@@ -97,16 +108,24 @@ func (p *pins) differs(name string, raw, accepted json.RawMessage) event.Event {
 	same := len(diff.lines) == 0
 	was := p.suspects[name]
 	e := event.Event{Kind: event.DefinitionChanged, Upstream: p.cfg.Name, Tool: name, To: definitionAccepted, Text: diff.text()}
-	if !same && !p.check && p.cfg.OnChange == "quarantine" && (accepted == nil || !sameDefinition(accepted, raw)) {
+	if !same && p.mode != pinsAccept && p.cfg.OnChange == "quarantine" && (accepted == nil || !sameDefinition(accepted, raw)) {
 		if was.told && sameDefinition(was.raw, raw) {
 			return event.Event{}
 		}
-		p.suspects[name] = suspect{raw, "its definition changed since first seen (" + diff.fields() + "); agentarmor check accepts it", true}
+		p.suspects[name] = suspect{raw, "its definition changed (" + diff.fields() + "); agentarmor check --accept accepts it", true}
+		p.differ[name] = diff.text()
 		e.To = definitionQuarantined
 		return e
 	}
+	if !same && p.mode == pinsLook && p.cfg.OnChange != "allow" {
+		p.differ[name] = diff.text()
+		return event.Event{}
+	}
 	p.known[name] = raw
 	delete(p.suspects, name)
+	if p.mode == pinsLook {
+		delete(p.differ, name)
+	}
 	switch {
 	case was.told:
 		e.From = definitionQuarantined
@@ -115,11 +134,8 @@ func (p *pins) differs(name string, raw, accepted json.RawMessage) event.Event {
 		}
 	case same, p.cfg.OnChange == "allow":
 		return event.Event{}
-	case p.check:
-		if p.accepted == nil {
-			p.accepted = map[string]string{}
-		}
-		p.accepted[name] = diff.text()
+	case p.mode == pinsAccept:
+		p.differ[name] = diff.text()
 		return event.Event{}
 	}
 	return e
@@ -155,10 +171,15 @@ func (up *upstream) quarantinedTool(name string) (reason string, yes bool) {
 	return s.reason, yes
 }
 
-func (up *upstream) quarantines() bool {
+// quarantined are the tools that are kept from clients, by original name; nil
+// if there are none.
+func (up *upstream) quarantined() []string {
 	up.mu.Lock()
 	defer up.mu.Unlock()
-	return len(up.pins.suspects) > 0
+	if len(up.pins.suspects) == 0 {
+		return nil
+	}
+	return sortedKeys(up.pins.suspects)
 }
 
 // review looks whether what is suspect of the upstream has been accepted. It reads a file.
@@ -186,7 +207,7 @@ func (up *upstream) review() {
 // reviewPins is review, in the background, of all upstreams with suspects.
 func (p *Proxy) reviewPins() {
 	for _, up := range p.ups() {
-		if up.quarantines() {
+		if up.quarantined() != nil {
 			p.work.Go(func() {
 				defer wire.OnPanic()
 				up.review()

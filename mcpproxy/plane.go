@@ -135,7 +135,7 @@ func (in *instance) check(ctx context.Context, c *conn) error {
 
 // offers tells whether the server lists a tool, as far as is known.
 func (in *instance) offers(tool string) bool {
-	return in.up == nil || !in.o.lists || in.up.guard.listed(tool)
+	return in.up == nil || !in.o.lists || in.listing() == nil || in.up.guard.listed(tool)
 }
 
 // canary probes the server by the tool that the configuration names.

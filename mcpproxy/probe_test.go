@@ -416,3 +416,18 @@ func TestNextProbeIsSoon(t *testing.T) {
 		}
 	})
 }
+
+// The canary is asked as long as no list says that there is none.
+func TestCanaryBeforeTheList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScripted()
+		s.silent("tools/list")
+		u := UpstreamConfig{Name: "fake", URL: "http://127.0.0.1/mcp", Protocol: "legacy", Probe: ProbeConfig{Tool: "find"}}
+		r := newRig(t, Config{Upstreams: []UpstreamConfig{u}}, map[string]*fakeServer{"fake": s.fakeServer})
+		defer r.end()
+		settle(time.Minute)
+		if n := s.called("find"); n == 0 || s.count("ping") > 0 {
+			t.Errorf("%d calls of the canary, %d pings", n, s.count("ping"))
+		}
+	})
+}

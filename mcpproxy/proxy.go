@@ -30,6 +30,7 @@ type Proxy struct {
 	ownList ownEntries
 	info    []byte // our name and version, raw JSON
 	memory  *memory
+	forgets error // why there is no memory although there should be
 	events  *event.Bus
 	metrics *telemetry.Metrics
 	llmNews llmNews
@@ -87,7 +88,7 @@ func New(cfg Config) (*Proxy, error) {
 		if err != nil { // works without, slower to show its tools
 			p.log.Warn("catalogs are not remembered between starts", "reason", err)
 		}
-		p.memory = m
+		p.memory, p.forgets = m, err
 	}
 	p.makeOwn()
 	for i := range cfg.Upstreams {

@@ -289,13 +289,7 @@ func (p *Proxy) readResource(r *request) {
 	if !ok {
 		return
 	}
-	up, original, err := p.resolveURI(r.c, uri)
-	if name, ok := builtin.UpstreamOf(uri); ok && err == nil && up == nil && p.upstream(name) == nil {
-		err = errors.New("unknown resource: " + uri)
-	}
-	if id, ok := builtin.TraceOf(uri); ok && err == nil && up == nil && (p.cfg.LLM == nil || p.cfg.LLM.Trace(id) == nil) {
-		err = errors.New("unknown resource: " + uri + "; the last 1,000 traces are kept")
-	}
+	up, original, err := p.existing(r.c, uri)
 	switch {
 	case err != nil && p.retryLater(r, p.readResource):
 	case err != nil && r.modern:
@@ -335,6 +329,21 @@ func (p *Proxy) resolveURI(c *client, uri string) (*upstream, string, error) {
 		return nil, "", errors.New("unknown resource: " + uri)
 	}
 	return up, original, nil
+}
+
+// existing is resolveURI for a resource of our own that must be there, too.
+func (p *Proxy) existing(c *client, uri string) (*upstream, string, error) {
+	up, original, err := p.resolveURI(c, uri)
+	if err != nil || up != nil {
+		return up, original, err
+	}
+	if name, ok := builtin.UpstreamOf(uri); ok && p.upstream(name) == nil {
+		return nil, "", errors.New("unknown resource: " + cut(uri, maxQuoted))
+	}
+	if id, ok := builtin.TraceOf(uri); ok && (p.cfg.LLM == nil || p.cfg.LLM.Trace(id) == nil) {
+		return nil, "", errors.New("unknown resource: " + cut(uri, maxQuoted) + "; the last 1,000 traces are kept")
+	}
+	return nil, original, nil
 }
 
 // complete maps a completion reference like the call it completes.

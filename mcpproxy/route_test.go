@@ -67,6 +67,7 @@ func TestRefusals(t *testing.T) {
 			{"legacy code of it", "resources/read", `{"uri":"agentarmor-up://x/y"}`, `"code":-32002`},
 			{"modern code of it", "resources/read", `{"uri":"agentarmor-up://x/y",` + askingMeta + `}`, `"code":-32602`},
 			{"status of no upstream", "resources/read", `{"uri":"agentarmor://status/%2e%2e%2fx"}`, `"code":-32002,"message":"unknown resource: agentarmor://status/%2e%2e%2fx"`},
+			{"a subscription to that", "resources/subscribe", `{"uri":"agentarmor://status/x"}`, `"code":-32002,"message":"unknown resource: agentarmor://status/x","data":{"uri":"agentarmor://status/x"}`},
 			{"modern code of that", "resources/read", `{"uri":"agentarmor://status/x",` + askingMeta + `}`, `"code":-32602`},
 			{"an own tool with an id in use", "tools/call", `{"name":"armor.status"}`, `"code":-32600,"message":"request id 1 is already in use"`},
 			{"no such trace", "resources/read", `{"uri":"agentarmor://traces/x"}`, `"code":-32002,"message":"unknown resource: agentarmor://traces/x; the last 1,000 traces are kept"`},

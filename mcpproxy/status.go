@@ -2,6 +2,7 @@ package mcpproxy
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -93,11 +94,20 @@ func (p *Proxy) Status() Status {
 		s.Upstreams[up.cfg.Name] = u
 		s.Summary.Upstreams++
 		s.Summary.Tools += u.Tools
-		if u.State == health.Ready || u.State == health.Degraded {
+		if usable(u.State) {
 			s.Summary.Ready++
-			s.Summary.ToolsUnavailable += len(u.Degraded)
+			kept := up.quarantined()
+			s.Summary.ToolsUnavailable += len(kept)
+			for name := range u.Degraded {
+				if !slices.Contains(kept, name) {
+					s.Summary.ToolsUnavailable++
+				}
+			}
 			if u.State == health.Degraded {
 				trouble = append(trouble, describe(up.cfg.Name, u))
+			}
+			if kept != nil {
+				trouble = append(trouble, fmt.Sprintf("%s has %s (%s)", up.cfg.Name, count(len(kept), "quarantined tool"), few(kept)))
 			}
 			continue
 		}
@@ -112,7 +122,7 @@ func (p *Proxy) Status() Status {
 	case s.Summary.Upstreams == 0:
 		s.Summary.Text = "no upstream is configured"
 	case len(trouble) > 0:
-		s.Summary.Text = fmt.Sprintf("%s; %d tools unavailable", strings.Join(trouble, "; "), s.Summary.ToolsUnavailable)
+		s.Summary.Text = fmt.Sprintf("%s; %s unavailable", strings.Join(trouble, "; "), count(s.Summary.ToolsUnavailable, "tool"))
 	}
 	return s
 }
@@ -126,6 +136,26 @@ func describe(name string, u UpstreamStatus) string {
 		text += ", next attempt " + u.NextAttempt.Format("15:04:05Z")
 	}
 	return text
+}
+
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// few joins the first of some names.
+func few(names []string) string {
+	const most = 3
+	short := make([]string, 0, most+1)
+	for _, name := range names[:min(len(names), most)] {
+		short = append(short, cut(name, maxName))
+	}
+	if more := len(names) - most; more > 0 {
+		short = append(short, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(short, ", ")
 }
 
 // upstreamStatus is the status of one upstream for its resource.

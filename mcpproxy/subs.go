@@ -46,7 +46,7 @@ func (p *Proxy) subscribe(r *request) {
 		r.answer([]byte(`{}`))
 		return
 	}
-	up, original, err := p.resolveURI(r.c, uri)
+	up, original, err := p.existing(r.c, uri)
 	if err != nil {
 		if !p.retryLater(r, p.subscribe) {
 			r.fail(codeResourceNotFound, err.Error(), uriData(r.uri))
@@ -132,7 +132,7 @@ func (p *Proxy) listen(r *request) {
 			if _, twice := l.subs[uri]; !ok || twice || len(l.subs) >= maxSubs {
 				continue
 			}
-			up, original, err := p.resolveURI(r.c, uri)
+			up, original, err := p.existing(r.c, uri)
 			if err != nil {
 				continue
 			}

@@ -65,8 +65,10 @@ func (in *instance) serve(ctx context.Context, c *conn) error {
 	began := time.Now()
 	work, cancel := context.WithCancel(ctx)
 	c.work.Go(func() { in.keepWanted(work, c) })
-	c.work.Go(func() { in.probe(work, c) })
-	c.work.Go(func() { in.probeTools(work, c) })
+	if in.up == nil || !in.up.p.cfg.Anew { // a check makes each probe once, and of the harmless alone
+		c.work.Go(func() { in.probe(work, c) })
+		c.work.Go(func() { in.probeTools(work, c) })
+	}
 	if in.o.lists {
 		c.work.Go(func() { c.lists.run(work) })
 	} else {

@@ -43,7 +43,7 @@ func (p *Proxy) down() []string {
 	missing := p.missing()
 	for _, up := range p.enabled() {
 		name := up.cfg.Name
-		if m, ok := missing[name]; ok {
+		if m, ok := missing[name]; ok && !usable(m.State) {
 			servers = append(servers, fmt.Sprintf("all %d of server %s (%s since %s)", m.Tools, clean(cut(name, maxName)), m.State, inUTC(m.Since)))
 			continue
 		}

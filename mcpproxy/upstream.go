@@ -26,6 +26,8 @@ type upstream struct {
 	list    *listing // the last complete one, live or remembered
 	live    bool     // list came from the running server
 	pins    pins
+	saved   bool // a list has been remembered, or not because of unsaved
+	unsaved error
 	per     map[sessionKey]*perSession
 	stopped bool
 }
@@ -54,7 +56,14 @@ func (p *Proxy) newUpstream(u *UpstreamConfig) *upstream {
 		up.list = p.memory.load(u)
 	}
 	up.guard = newGuard(p, up)
-	up.pins = newPins(u, p.cfg.Anew, p.memory.known(u), up.list)
+	mode := pinsServe
+	switch {
+	case p.cfg.Anew && p.cfg.Accept:
+		mode = pinsAccept
+	case p.cfg.Anew:
+		mode = pinsLook
+	}
+	up.pins = newPins(u, mode, p.memory.known(u), up.list)
 	up.shared = p.newInstance(up, nil)
 	return up
 }
@@ -310,9 +319,13 @@ func (p *Proxy) gotListing(in *instance, l *listing, told kindSet) {
 	for _, e := range changes {
 		p.publish(e)
 	}
-	if err := p.memory.save(up.cfg, &remember); err != nil {
+	err := p.memory.save(up.cfg, &remember)
+	if err != nil {
 		p.log.Warn("catalog is not remembered", "upstream", up.cfg.Name, "reason", err)
 	}
+	up.mu.Lock()
+	up.saved, up.unsaved = true, err
+	up.mu.Unlock()
 	p.rebuild()
 	p.listed.Do(func() { close(p.listedOne) })
 	if p.knowsAll() {

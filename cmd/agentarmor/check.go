@@ -20,27 +20,39 @@ state, protocol, time to ready, what is offered, which names change, what named
 clients refuse or alter, and whether there are more tools than they take. Which
 models llm.complete has keys for is told without asking them.
 
+It warns of settings that come to nothing with these servers, and makes each
+configured probe once if its tool is read-only, or idempotent in the config.
+
+A tool whose definition has changed since it was first seen is shown with the
+difference. --accept takes the new definitions for good, which lets a tool out
+of the quarantine of on_change; without it nothing is accepted.
+
 Exit code 0 if all upstreams are ready, 1 if one is not, 2 if the config has
 mistakes.`
 
 // checkCommand tries the config file and the upstreams.
 func (a *app) checkCommand() *cobra.Command {
-	var config string
-	var asJSON bool
+	var f checkFlags
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Try the config file and start every upstream once",
 		Long:  checkHelp,
 		Args:  noArguments,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return a.check(cmd.Context(), config, asJSON) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return a.check(cmd.Context(), f) },
 	}
-	cmd.Flags().StringVar(&config, "config", "", "config `file`, YAML or JSON")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().StringVar(&f.config, "config", "", "config `file`, YAML or JSON")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&f.accept, "accept", false, "accept tools whose definition has changed")
 	return cmd
 }
 
-func (a *app) check(ctx context.Context, config string, asJSON bool) error {
-	set, err := loadSettings(config, a.env)
+type checkFlags struct {
+	config       string
+	json, accept bool
+}
+
+func (a *app) check(ctx context.Context, f checkFlags) error {
+	set, err := loadSettings(f.config, a.env)
 	if err != nil {
 		return err
 	}
@@ -48,7 +60,10 @@ func (a *app) check(ctx context.Context, config string, asJSON bool) error {
 		fmt.Fprintln(a.stderr, "warning:", w)
 	}
 	cfg := set.proxy
-	cfg.Anew = true // what is remembered must not pass for what is there
+	if f.accept && cfg.StateDir == "" {
+		return usage("--accept needs catalog_cache: true; without it a restart of the endpoint accepts what the servers say then")
+	}
+	cfg.Anew, cfg.Accept = true, f.accept // what is remembered must not pass for what is there
 	// The upstreams' reasons are in the report; the log adds what went on.
 	cfg.Log, _ = newLogger(a.stderr, logSettings{level: "error", format: set.log.format}, a.env)
 	if cfg.LLM, err = newChain(&set.llm, a.env, new(atomic.Pointer[mcpproxy.Proxy])); err != nil {
@@ -62,7 +77,7 @@ func (a *app) check(ctx context.Context, config string, asJSON bool) error {
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 	defer cancel()
 	p.Close(grace)
-	if asJSON {
+	if f.json {
 		enc := json.NewEncoder(a.stdout)
 		enc.SetIndent("", "  ")
 		enc.SetEscapeHTML(false)
@@ -145,8 +160,17 @@ func printUpstreamCheck(b *strings.Builder, u *mcpproxy.UpstreamCheck) {
 	for _, what := range slices.Sorted(maps.Keys(u.Quarantined)) {
 		line("quarantined: %s: %s", what, u.Quarantined[what])
 	}
+	for _, tool := range slices.Sorted(maps.Keys(u.Changed)) {
+		line("changed: %s: %s", oneLine(tool), printable(u.Changed[tool]))
+	}
+	for _, tool := range slices.Sorted(maps.Keys(u.Accepted)) {
+		line("accepted: %s: %s", oneLine(tool), printable(u.Accepted[tool]))
+	}
 	for _, f := range u.Findings {
 		line("%s: %s %s", f.Tool, f.Client, f.Problem)
+	}
+	for _, w := range u.Warnings {
+		line("warning: %s: %s", oneLine(w.Setting), oneLine(w.Problem))
 	}
 }
 

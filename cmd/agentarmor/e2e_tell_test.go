@@ -12,7 +12,10 @@ import (
 )
 
 // What is missing from a list is named in the list.
-type listedUpstreams map[string]struct{ State, Reason, Since string }
+type listedUpstreams map[string]struct {
+	State, Reason, Since string
+	Quarantined          []string
+}
 
 func (c *rawClient) listMeta() listedUpstreams {
 	c.t.Helper()
@@ -137,7 +140,8 @@ func TestChangedDefinitions(t *testing.T) {
 	}
 }
 
-// What was known before a restart of ours is known after it; check accepts.
+// What was known before a restart of ours is known after it; check tells, and
+// check --accept accepts.
 func TestDefinitionsStayKnown(t *testing.T) {
 	t.Parallel()
 	mood := filepath.Join(t.TempDir(), "mood")
@@ -150,10 +154,31 @@ func TestDefinitionsStayKnown(t *testing.T) {
 		eventually(t, "the tool is left out", func() bool { return e.status("a").State == "ready" && !e.lists("a__echo") })
 		e.wantUnserved(e.call("a__echo", `{"text":"x"}`), "open", "no")
 	})
-	t.Run("accepted", func(t *testing.T) {
-		if out, err := exec.CommandContext(t.Context(), "agentarmor", "check", "--config", config).CombinedOutput(); err != nil {
+	const diff = `description "badserver's echo" → "another"`
+	check := func(t *testing.T, flag string, want ...string) {
+		t.Helper()
+		out, err := exec.CommandContext(t.Context(), "agentarmor", "check", "--config", config, flag).Output()
+		if err != nil {
 			t.Fatalf("check: %v\n%s", err, out)
 		}
+		for _, part := range want {
+			if !strings.Contains(string(out), part) {
+				t.Errorf("no %s in\n%s", part, out)
+			}
+		}
+	}
+	t.Run("told", func(t *testing.T) {
+		const why = "its definition changed (description); agentarmor check --accept accepts it"
+		check(t, "--json=false", "  quarantined: echo: "+why, "  changed: echo: "+diff)
+		check(t, "--json", `"echo": "`+why+`"`, `"changed": {`, strings.ReplaceAll(diff, `"`, `\"`))
+		e := serveStdio(t, config)
+		eventually(t, "it is still left out", func() bool { return e.status("a").State == "ready" && !e.lists("a__echo") })
+		if m := e.listMeta(); !slices.Equal(m["a"].Quarantined, []string{"echo"}) {
+			t.Errorf("the list says %+v", m)
+		}
+	})
+	t.Run("accepted", func(t *testing.T) {
+		check(t, "--accept", "  accepted: echo: "+diff)
 		e := serveStdio(t, config)
 		e.awaitTools("a__echo")
 		e.wantServed(e.call("a__echo", `{"text":"x"}`), "x", 1, "")

@@ -72,15 +72,20 @@ const maxShown = 200
 // escape is a control sequence of a terminal (ECMA-48, 5.4).
 var escape = regexp.MustCompile(`\x1b\[[0-?]*[ -/]*[@-~]`)
 
-// oneLine makes a text of foreign origin fit for a terminal: no line breaks, no
-// control sequences, not endless.
-func oneLine(s string) string {
-	s = strings.Map(func(r rune) rune {
+// printable takes line breaks and control sequences out of a text of foreign origin.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
 	}, escape.ReplaceAllString(s, ""))
+}
+
+// oneLine makes a text of foreign origin fit for a terminal: no line breaks, no
+// control sequences, not endless.
+func oneLine(s string) string {
+	s = printable(s)
 	if utf8.RuneCountInString(s) > maxShown {
 		s = string([]rune(s)[:maxShown-1]) + "…"
 	}

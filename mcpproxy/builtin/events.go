@@ -3,8 +3,6 @@ package builtin
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
@@ -42,25 +40,4 @@ func eventArguments(src Source) []mcp.ToolOption {
 		mcp.WithInteger("limit", mcp.Description(fmt.Sprintf("sections events and traces: the newest so many, %d if left out", toolEvents)), mcp.Min(1), mcp.Max(maxEvents)),
 		mcp.WithInteger("since_seq", mcp.Description("section events: only events after this number; last_seq of an answer leads to the next"), mcp.Min(0)),
 	}
-}
-
-// eventsSection answers armor.status for section events.
-func (src Source) eventsSection(r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-	q := EventQuery{
-		Upstream: r.GetString("upstream", ""), Tool: r.GetString("tool", ""), Kind: r.GetString("kind", ""),
-		Since: uint64(max(0, r.GetInt("since_seq", 0))), Limit: r.GetInt("limit", toolEvents),
-	}
-	switch {
-	case q.Kind != "" && !slices.Contains(src.EventKinds, q.Kind):
-		return mcp.NewToolResultError(fmt.Sprintf("no kind %q: use one of %s", q.Kind, strings.Join(src.EventKinds, ", "))), nil
-	case badLimit(q.Limit):
-		return wantLimit(), nil
-	}
-	return structured(src.Events(q))
-}
-
-func badLimit(n int) bool { return n < 1 || n > maxEvents }
-
-func wantLimit() *mcp.CallToolResult {
-	return mcp.NewToolResultError(fmt.Sprintf("limit must be 1 to %d", maxEvents))
 }

@@ -25,20 +25,50 @@ func asked(t *testing.T, method, params string) (answer string) {
 	return string(b)
 }
 
-func TestEventArguments(t *testing.T) {
+func TestStatusArguments(t *testing.T) {
 	for args, want := range map[string]string{
+		`null`: `\"status\"`,
+		`{"section":null,"upstream":"","kind":"","tool":"","trace":"","limit":null}`: `\"status\"`,
 		`{"section":"events"}`: `{"Upstream":"","Tool":"","Kind":"","Since":0,"Limit":20}`,
-		`{"section":"events","upstream":"gone","tool":"t","kind":"breaker","since_seq":7,"limit":3}`: `{"Upstream":"gone","Tool":"t","Kind":"breaker","Since":7,"Limit":3}`,
-		`{"section":"events","since_seq":-1}`:                                                        `"Since":0`,
-		`{"section":"events","kind":"nonsense"}`:                                                     `no kind \"nonsense\": use one of breaker, upstream.state`,
-		`{"section":"events","limit":0}`:                                                             `limit must be 1 to 1000`,
-		`{"section":"events","limit":1001}`:                                                          `limit must be 1 to 1000`,
-		`{"upstream":"github","kind":"breaker"}`:                                                     `status of github`,
-		`{"section":"summary","kind":"breaker"}`:                                                     `\"status\"`,
-		`{"section":"nonsense"}`:                                                                     `use one of summary, upstreams, events, llm, traces`,
-		`{"section":"upstreams","upstream":"xx"}`:                                                    `no upstream \"xx\"`,
+		`{"section":"events","upstream":"github","tool":"t","kind":"breaker","since_seq":7.0,"limit":3}`: `{"Upstream":"github","Tool":"t","Kind":"breaker","Since":7,"Limit":3}`,
+		`{"upstream":"github"}`:                       `status of github`,
+		`{"section":"upstreams","upstream":"github"}`: `status of github`,
+		`{"section":"traces","limit":1000}`:           `"traces":[]`,
 	} {
-		if got := asked(t, "tools/call", `{"name":"armor.status","arguments":`+args+`}`); !strings.Contains(got, want) {
+		if got := asked(t, "tools/call", `{"name":"armor.status","arguments":`+args+`}`); !strings.Contains(got, want) || strings.Contains(got, "isError") {
+			t.Errorf("%s: no %s in %s", args, want, got)
+		}
+	}
+}
+
+func TestWrongStatusArguments(t *testing.T) {
+	const limits, since = "limit must be a whole number from 1 to 1000", "since_seq must be a whole number, 0 or more: last_seq of an earlier answer"
+	for args, want := range map[string]string{
+		`{"section":7}`:                           "section must be a string",
+		`{"section":"nonsense"}`:                  "no section `nonsense`: use one of summary, upstreams, events, llm, traces",
+		`{"upstream":["github"]}`:                 "upstream must be a string",
+		`{"upstream":"xx"}`:                       "no upstream `xx`; armor.status without arguments lists them",
+		`{"section":"upstreams","upstream":"xx"}`: "no upstream `xx`; armor.status without arguments lists them",
+		`{"section":"events","upstream":"xx"}`:    "no upstream `xx`; armor.status without arguments lists them",
+		`{"section":"llm","upstream":"github"}`:   "upstream has no meaning in section llm: leave it out, or ask for section summary or upstreams or events",
+		`{"section":"events","kind":"nonsense"}`:  "no kind `nonsense`: use one of breaker, upstream.state",
+		`{"kind":"breaker"}`:                      "kind has no meaning in section summary: leave it out, or ask for section events",
+		`{"section":"upstreams","tool":"t"}`:      "tool has no meaning in section upstreams: leave it out, or ask for section events",
+		`{"section":"traces","since_seq":1}`:      "since_seq has no meaning in section traces: leave it out, or ask for section events",
+		`{"limit":20}`:                            "limit has no meaning in section summary: leave it out, or ask for section events or traces",
+		`{"section":"events","trace":"x"}`:        "trace has no meaning in section events: leave it out, or ask for section traces",
+		`{"section":"events","limit":0}`:          limits,
+		`{"section":"traces","limit":1001}`:       limits,
+		`{"section":"events","limit":2.5}`:        limits,
+		`{"section":"events","limit":"20"}`:       "limit must be a whole number",
+		`{"section":"events","since_seq":-1}`:     since,
+		`{"section":"events","since_seq":1e300}`:  since,
+		`{"section":"events","since_seq":true}`:   "since_seq must be a whole number",
+		`{"server":"github"}`:                     "there is no argument `server`: use section, upstream, kind, tool, limit, since_seq, trace",
+	} {
+		got := asked(t, "tools/call", `{"name":"armor.status","arguments":`+args+`}`)
+		want = `[{"type":"text","text":"` + strings.ReplaceAll(want, "`", `\"`) + `"}],"isError":true`
+		if !strings.Contains(got, want) {
 			t.Errorf("%s: no %s in %s", args, want, got)
 		}
 	}

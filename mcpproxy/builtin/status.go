@@ -60,30 +60,25 @@ func contents(uri string, v any) ([]mcp.ResourceContents, error) {
 }
 
 func (src Source) statusTool(_ context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-	section := r.GetString("section", "summary")
-	switch section {
+	a, err := src.readStatusArguments(r)
+	if err != nil {
+		return mcp.NewToolResultError(err.Error()), nil
+	}
+	switch a.Section {
 	case "events":
-		return src.eventsSection(r)
+		return structured(src.Events(EventQuery{Upstream: a.Upstream, Tool: a.Tool, Kind: a.Kind, Since: a.since(), Limit: a.limit()}))
 	case "llm":
 		return structured(src.models())
 	case "traces":
-		return src.tracesSection(r)
+		return src.tracesSection(a)
 	}
-	if name := r.GetString("upstream", ""); name != "" {
-		status, ok := src.Upstream(name)
-		if !ok {
-			return mcp.NewToolResultError(fmt.Sprintf("no upstream %q; armor.status without arguments lists them", name)), nil
-		}
+	if status, ok := src.Upstream(a.Upstream); ok {
 		return structured(status)
 	}
-	switch section {
-	case "summary":
+	if a.Section == "summary" {
 		return structured(summaryOf(src.Status()))
-	case "upstreams":
-		return structured(src.Status())
-	default:
-		return mcp.NewToolResultError(fmt.Sprintf("no section %q: use one of %s", section, strings.Join(sections, ", "))), nil
 	}
+	return structured(src.Status())
 }
 
 // structured returns v as structuredContent and, for clients that show text

@@ -50,23 +50,19 @@ type traceLine struct {
 }
 
 // tracesSection answers armor.status for section traces.
-func (src Source) tracesSection(r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-	if id := r.GetString("trace", ""); id != "" {
+func (src Source) tracesSection(a *statusArguments) (*mcp.CallToolResult, error) {
+	if id := a.Trace; id != "" {
 		t := src.trace(id)
 		if t == nil {
 			return mcp.NewToolResultError(fmt.Sprintf("no trace %q among the last 1,000; section traces without trace lists the newest", id)), nil
 		}
 		return structured(t)
 	}
-	n := r.GetInt("limit", toolEvents)
-	if badLimit(n) {
-		return wantLimit(), nil
-	}
 	list := struct {
 		Traces []traceLine `json:"traces"` // newest first
 	}{[]traceLine{}}
 	if src.LLM != nil {
-		for _, t := range src.LLM.Traces(n) {
+		for _, t := range src.LLM.Traces(a.limit()) {
 			list.Traces = append(list.Traces, traceLine{t.ID, t.Started, t.Outcome, t.Provider, t.Model, t.LatencyMS, len(t.Attempts) + t.Omitted})
 		}
 	}
