@@ -143,6 +143,7 @@ func (s *server) follow(ctx context.Context, hup <-chan os.Signal) {
 			s.log.Warn("changes of the config file are not seen; SIGHUP reloads it", "reason", err)
 		} else {
 			defer w.close()
+			changed <- struct{}{} // what was written since it was read went unseen
 		}
 	}
 	for {
