@@ -137,7 +137,8 @@ func TestOverloadedServerIsLeftAlone(t *testing.T) {
 // What is no MCP answer is told as such, with each way there is to spoil one.
 func TestMalformedAnswers(t *testing.T) {
 	t.Parallel()
-	e, bad := badHTTP(t, noRetry+", breaker: {failures: 100, failure_rate: 1}", up("b", noRetry))
+	const unbroken = noRetry + ", breaker: {failures: 100, failure_rate: 1, min_calls: 100}"
+	e, bad := badHTTP(t, unbroken, up("b", unbroken))
 	e.awaitTools("b__badjson")
 	for range 2 {
 		for _, tool := range []string{"badjson", "badutf8", "badshape"} {
