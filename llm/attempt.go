@@ -3,6 +3,7 @@ package llm
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ type outcome struct {
 	resp    *Response
 	err     *Error
 	backoff time.Duration // until the next attempt, if err does not say
+	hurried bool          // err is a timeout that is no fault of the entry's
 }
 
 // turn is one entry's to answer.
@@ -70,7 +72,7 @@ func (r *run) attempt(ctx context.Context, t turn) (o outcome) {
 	if !e.limits.take(sent, r.q.need.tokens()) {
 		return r.refused(ctx, o)
 	}
-	a.WaitMS += ms(sent.Sub(arrived))
+	a.WaitMS = math.Round((a.WaitMS+ms(sent.Sub(arrived)))*1000) / 1000
 	s := &sink{r: r, e: e, a: a, sent: sent, timer: timer}
 	emit := s.emit(r.emit)
 	live := emit
@@ -80,7 +82,13 @@ func (r *run) attempt(ctx context.Context, t turn) (o outcome) {
 	resp, err := e.Provider.Generate(ctx, &r.q.Request, live)
 	took := time.Since(sent)
 	a.LatencyMS = ms(took)
-	o.resp, o.err, verdict = r.judge(ctx, resp, err, t.whole || s.begun)
+	verdict = r.judge(ctx, &o, resp, err)
+	if o.err != nil && o.err.Class == ClassTimeout && !s.begun && t.limit < e.Timeout {
+		o.err.Message = errShare.Error()
+		if !t.whole {
+			o.hurried, verdict = true, health.Neutral
+		}
+	}
 	r.account(&o, s, took)
 	if live == nil && emit != nil && o.err == nil {
 		emit(o.resp.Text)
@@ -124,24 +132,23 @@ func (r *run) refused(ctx context.Context, o outcome) outcome {
 	return o
 }
 
-// judge returns the answer or the error of an attempt and what it says about
-// the provider; whole is whether a timeout would be the provider's own.
-func (r *run) judge(ctx context.Context, resp *Response, err error, whole bool) (*Response, *Error, health.Verdict) {
+// judge notes the answer or the error of an attempt and returns what it says
+// about the provider.
+func (r *run) judge(ctx context.Context, o *outcome, resp *Response, err error) health.Verdict {
 	if err != nil {
-		e := r.failure(ctx, err)
-		if e.Class == ClassTimeout && !whole || e.unsent() {
-			return nil, e, health.Neutral
+		o.err = r.failure(ctx, err)
+		if o.err.unsent() {
+			return health.Neutral
 		}
-		return nil, e, classes[e.Class].breaker
+		return classes[o.err.Class].breaker
 	}
-	resp = new(*resp) // the provider may have kept it
-	class, why := r.q.judge(resp)
-	if class == ClassOK {
-		return resp, nil, health.Success
+	o.resp = new(*resp) // the provider may have kept it
+	class, why := r.q.judge(o.resp)
+	if class != ClassOK {
+		o.err = newError(class, "%s", why)
+		o.err.Status, o.err.Header = resp.Status, resp.Header
 	}
-	e := newError(class, "%s", why)
-	e.Status, e.Header = resp.Status, resp.Header
-	return resp, e, classes[class].breaker
+	return classes[class].breaker
 }
 
 // failure returns a provider's error as the chain's own. If the context has
@@ -163,7 +170,7 @@ func (r *run) failure(ctx context.Context, err error) *Error {
 	case errors.Is(cause, errAttempt):
 		e.Class = ClassTimeout
 	case errors.Is(cause, errLost), errors.Is(cause, context.Canceled):
-		e.Class, e.Message = ClassCancelled, errLost.Error()
+		e.Class, e.Message, e.Err = ClassCancelled, errLost.Error(), errLost
 	default:
 		e.Class = ClassBudget
 	}
@@ -182,8 +189,13 @@ func (r *run) account(o *outcome, s *sink, took time.Duration) {
 	}
 	switch a.Class {
 	case ClassCancelled, ClassBudget, ClassRejected, ClassGone: // say nothing about how well or fast it answers
+		if o.err.Err == errLost && !a.Hedge {
+			e.tookMore(took)
+		}
 	default:
-		e.window.Add(classes[a.Class].bad, took)
+		if !o.hurried {
+			e.window.Add(classes[a.Class].bad, took)
+		}
 	}
 	if o.resp != nil {
 		r.accountAnswer(o, s)

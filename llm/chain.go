@@ -96,7 +96,7 @@ func (o Options) check() error {
 }
 
 // New returns a chain of entries. Their names must differ. A chain without
-// entries is valid: it answers every call with an error of [ClassNone].
+// entries is valid, as is a nil one: it answers every call with an error of [ClassNone].
 func New(entries []Entry, o Options) (*Chain, error) {
 	o = o.withDefaults()
 	if err := o.check(); err != nil {
@@ -134,6 +134,9 @@ func (c *Chain) breakerOptions(e *entry) health.BreakerOptions {
 
 // Close releases what the providers hold. No call may be under way or follow.
 func (c *Chain) Close() error {
+	if c == nil {
+		return nil
+	}
 	var errs []error
 	for _, e := range c.entries {
 		if p, ok := e.Provider.(io.Closer); ok {

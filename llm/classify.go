@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"net/http"
@@ -20,15 +21,28 @@ func HTTPError(status int, header http.Header, body []byte) *Error {
 	if e.Message == "" {
 		e.Message = shorten(http.StatusText(status))
 	}
+	if b.message == "" && status/100 == 2 && isHTML(header, body) {
+		e.Message = "an HTML page instead of an answer: check base_url"
+	}
 	if status < 400 { // an error inside a 200
 		status = cmp.Or(b.status, statuses[b.code], status)
 	}
 	e.Class = classify(status, b)
+	if e.Class == ClassRejected && e.Status == http.StatusNotFound {
+		e.Message = shorten(notFoundHint + e.Message)
+	}
 	e.RetryAfter = retryAfter(header, b, time.Now())
 	if e.Class == ClassQuota {
 		e.RetryAfter = quotaCoolDown
 	}
 	return e
+}
+
+// notFoundHint goes with a 404 that does not say that it is about the model.
+const notFoundHint = "check base_url (is its /v1 missing?) and the model: "
+
+func isHTML(h http.Header, body []byte) bool {
+	return strings.HasPrefix(header(h, "content-type"), "text/html") || bytes.HasPrefix(bytes.TrimSpace(body), []byte("<"))
 }
 
 // quotaCoolDown is how long an entry rests whose quota of the day is used up,

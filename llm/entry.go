@@ -154,6 +154,14 @@ func (e *entry) failed(now time.Time, err *Error, backoff time.Duration) (rested
 	return rested
 }
 
+// tookMore notes that an answer, for which nobody waited, would have taken
+// longer than d. That is news only about an entry that is taken to be faster.
+func (e *entry) tookMore(d time.Duration) {
+	if ms(d) > e.window.Snapshot().P50MS {
+		e.window.Add(false, d)
+	}
+}
+
 // resting returns the error of a call that does not ask the entry because of
 // an earlier failure.
 func (e *entry) resting(why Skip) *Error {

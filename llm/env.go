@@ -1,7 +1,6 @@
 package llm
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -50,9 +49,12 @@ type Spec struct {
 // An entry whose key is not set is there too, with an empty APIKey.
 func DefaultChain(getenv func(string) string) []Spec {
 	key := func(name string) string { return strings.TrimSpace(getenv(name)) }
+	google := "GEMINI_API_KEY"
+	if key(google) == "" && key("GOOGLE_API_KEY") != "" {
+		google = "GOOGLE_API_KEY"
+	}
 	gemini := func(name, model string) Spec {
-		return Spec{API: "gemini", KeyVariable: "GEMINI_API_KEY", ProviderOptions: ProviderOptions{
-			Name: name, Model: model, APIKey: cmp.Or(key("GEMINI_API_KEY"), key("GOOGLE_API_KEY"))}}
+		return Spec{API: "gemini", KeyVariable: google, ProviderOptions: ProviderOptions{Name: name, Model: model, APIKey: key(google)}}
 	}
 	groq := func(name, model string) Spec {
 		return Spec{API: "openai", KeyVariable: "GROQ_API_KEY", ProviderOptions: ProviderOptions{
@@ -70,6 +72,9 @@ func DefaultChain(getenv func(string) string) []Spec {
 
 // Entry returns the entry with a provider of its own.
 func (s Spec) Entry() (e Entry, err error) {
+	if err := checkKey(s.APIKey); err != nil && s.KeyVariable != "" {
+		return e, fmt.Errorf("llm: %s: %s %w", s.Name, s.KeyVariable, err)
+	}
 	e = Entry{Name: s.Name, Timeout: s.Timeout, RPM: s.RPM, TPM: s.TPM, Price: s.Price}
 	switch s.API {
 	case "gemini":

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -227,6 +228,9 @@ func newEndpoint(o ProviderOptions, api, base string) (endpoint, error) {
 	if o.Model == "" {
 		return endpoint{}, errors.New("llm: " + o.Name + ": no model is named")
 	}
+	if err := checkKey(o.APIKey); err != nil {
+		return endpoint{}, fmt.Errorf("llm: %s: the API key %w", o.Name, err)
+	}
 	u, err := url.Parse(strings.TrimRight(cmp.Or(o.BaseURL, base), "/"))
 	if err != nil || u.Host == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https" {
 		return endpoint{}, errors.New("llm: " + o.Name + ": the base URL is no http address without credentials")
@@ -236,6 +240,14 @@ func newEndpoint(o ProviderOptions, api, base string) (endpoint, error) {
 		p.transport = sharedTransport()
 	}
 	return p, nil
+}
+
+// checkKey tells whether a key can be sent in a header, without showing it.
+func checkKey(key string) error {
+	if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return errors.New("has a space, a line break or another character that no key has")
+	}
+	return nil
 }
 
 // Close ends idle connections.

@@ -148,7 +148,9 @@ func (r *remaining) read(h http.Header, what string, now time.Time) {
 func (l *limiter) status(now time.Time) *LimitStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.requests.known && !l.tokens.known {
+	requests, tokens := l.configuredLocked(now)
+	requests, tokens = tighter(l.requests.at(now), requests.at(now)), tighter(l.tokens.at(now), tokens.at(now))
+	if !requests.known && !tokens.known {
 		return nil
 	}
 	s := &LimitStatus{}
@@ -156,17 +158,48 @@ func (l *limiter) status(now time.Time) *LimitStatus {
 		if !r.known {
 			return nil
 		}
-		if !r.reset.After(now) {
-			if r.limit == 0 {
-				return nil
-			}
-			return new(r.limit)
-		}
-		if s.ResetAt == nil || r.reset.After(*s.ResetAt) {
+		if r.reset.After(now) && (s.ResetAt == nil || r.reset.After(*s.ResetAt)) {
 			s.ResetAt = new(r.reset.UTC())
 		}
 		return new(r.left)
 	}
-	s.RequestsRemaining, s.TokensRemaining = show(l.requests), show(l.tokens)
+	s.RequestsRemaining, s.TokensRemaining = show(requests), show(tokens)
 	return s
+}
+
+// configuredLocked returns what the last minute has left of rpm and tpm.
+func (l *limiter) configuredLocked(now time.Time) (requests, tokens remaining) {
+	requests = remaining{known: l.rpm > 0, limit: l.rpm, left: l.rpm}
+	tokens = remaining{known: l.tpm > 0, limit: l.tpm, left: l.tpm}
+	for _, s := range l.slots {
+		gone := time.Unix(s.unix+int64(len(l.slots)), 0)
+		if s.requests == 0 || !gone.After(now) {
+			continue
+		}
+		requests.spend(s.requests, gone)
+		tokens.spend(s.tokens, gone)
+	}
+	return requests, tokens
+}
+
+func (r *remaining) spend(n int, until time.Time) {
+	r.left = max(0, r.left-n)
+	if until.After(r.reset) {
+		r.reset = until
+	}
+}
+
+// at returns what is left now: all of it once the reset has passed.
+func (r remaining) at(now time.Time) remaining {
+	if !r.reset.After(now) {
+		r.known, r.left = r.known && r.limit > 0, r.limit
+	}
+	return r
+}
+
+func tighter(a, b remaining) remaining {
+	if !a.known || b.known && b.left < a.left {
+		return b
+	}
+	return a
 }

@@ -158,7 +158,7 @@ type Request struct {
 	Temperature *float64        // nil: the model's default
 	TopP        *float64        // nil: the model's default
 	MaxTokens   int             // of the answer; 0: the model's default
-	Stop        []string        // the answer ends before any of these
+	Stop        []string        // the answer ends before any of these; 4 at most, as OpenAI has it (Gemini: 5)
 	Seed        *int            // the same answer to the same request, as far as the API can
 
 	// Prefer names what is tried first, in order: entries or models. The rest
@@ -210,7 +210,7 @@ type Response struct {
 
 	Provider  string        // name of the entry that answered; "" if degraded
 	Degraded  bool          // no model could be reached: Text is the configured apology
-	NotBefore time.Time     // with Degraded: when asking again makes sense; zero: unknown
+	NotBefore time.Time     // with Degraded: when asking again makes sense; zero: with a longer Timeout
 	Latency   time.Duration // of the whole call
 	Trace     *Trace        // how the answer was had
 }

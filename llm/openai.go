@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/sashabaranov/go-openai"
@@ -29,6 +30,7 @@ type openAI struct {
 //
 // A response schema is sent as response_format, or in words where that cannot
 // be had: with [Limits].NoSchema, or beside tools. Images by address are passed on.
+// Temperature and TopP are left out for OpenAI's reasoning models, which refuse them.
 func NewOpenAI(o ProviderOptions) (Provider, error) {
 	e, err := newEndpoint(o, "openai", "https://api.openai.com/v1")
 	if err != nil {
@@ -206,9 +208,11 @@ func openAIResponse(a *openai.ChatCompletionResponse) *Response {
 
 // request maps the canonical request, or says what cannot be mapped.
 func (p *openAI) request(r *Request) (*openai.ChatCompletionRequest, error) {
-	ask := &openai.ChatCompletionRequest{Model: p.options.Model, Stop: r.Stop, Seed: r.Seed,
-		Temperature: openAINumber(r.Temperature), TopP: openAINumber(r.TopP)}
-	if completionTokens(p.options.Model) {
+	ask := &openai.ChatCompletionRequest{Model: p.options.Model, Stop: r.Stop, Seed: r.Seed}
+	if !hasPrefix(p.options.Model, reasoning) {
+		ask.Temperature, ask.TopP = openAINumber(r.Temperature), openAINumber(r.TopP)
+	}
+	if hasPrefix(p.options.Model, reasoning) || hasPrefix(p.options.Model, []string{"gpt-oss"}) {
 		ask.MaxCompletionTokens = r.MaxTokens
 	} else {
 		ask.MaxTokens = r.MaxTokens //lint:ignore SA1019 all that many servers know
@@ -268,15 +272,14 @@ func openAINumber(f *float64) float32 {
 	return float32(*f)
 }
 
-// completionTokens tells which models take max_completion_tokens and refuse
-// max_tokens. Older servers know only the latter.
-func completionTokens(model string) bool {
-	for _, prefix := range []string{"gpt-oss", "gpt-5", "gpt-6", "o1", "o3", "o4"} {
-		if strings.HasPrefix(baseModel(model), prefix) {
-			return true
-		}
-	}
-	return false
+// reasoning are the models of OpenAI's that take max_completion_tokens and
+// refuse max_tokens, which is all that older servers know. They have one
+// temperature and one top_p: the library and the API refuse any other, so what is
+// asked for is left out.
+var reasoning = []string{"gpt-5", "gpt-6", "o1", "o3", "o4"}
+
+func hasPrefix(model string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(baseModel(model), p) })
 }
 
 func openAIMessage(m Message) (openai.ChatCompletionMessage, error) {

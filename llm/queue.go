@@ -25,8 +25,12 @@ func (r *run) wait(ctx context.Context) bool {
 	if e == nil || ctx.Err() != nil || !at.Before(limit) {
 		return false
 	}
-	r.t.next(fmt.Sprintf("waits %s for %s", time.Until(at).Round(time.Millisecond), e.Name))
-	sleep := time.NewTimer(time.Until(at))
+	d := time.Until(at)
+	if d <= 0 {
+		return true // others took so long
+	}
+	r.t.next(fmt.Sprintf("waits %s for %s", d.Round(time.Millisecond), e.Name))
+	sleep := time.NewTimer(d)
 	defer sleep.Stop()
 	if !recovery {
 		changed = nil
@@ -146,6 +150,29 @@ func (r *run) degraded(now time.Time) (*Response, error) {
 	r.t.next(string(ClassDegraded))
 	t := r.trace()
 	t.Outcome = ClassDegraded
-	r.c.event(Event{Kind: EventOutage, Until: &notBefore})
-	return r.end(&Response{Text: r.c.o.DegradedMessage, Degraded: true, NotBefore: notBefore}, nil, t)
+	resp := &Response{Text: r.c.o.DegradedMessage, Degraded: true, NotBefore: notBefore}
+	until := &notBefore
+	if r.tooShort() {
+		resp.Text += fmt.Sprintf(" The timeout of %s was too short for an answer: ask again with a longer one.", r.q.Timeout)
+		resp.NotBefore, until = time.Time{}, nil
+	}
+	r.c.event(Event{Kind: EventOutage, Until: until})
+	return r.end(resp, nil, t)
+}
+
+// tooShort tells whether nobody has answered only because the caller gave
+// nobody the time.
+func (r *run) tooShort() bool {
+	if r.tried || r.q.Timeout <= 0 || r.q.Timeout >= r.c.o.Timeout {
+		return false
+	}
+	if !time.Now().Before(r.deadline) {
+		return true
+	}
+	for _, t := range r.tries {
+		if t.sent > 0 {
+			return true
+		}
+	}
+	return false
 }

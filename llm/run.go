@@ -32,6 +32,7 @@ type run struct {
 
 	queued  time.Time // since when the call waits for a recovery; zero: it never did
 	waiting bool      // it holds a place in the queue
+	tried   bool      // an entry had its time to answer, and has not
 
 	mu      sync.Mutex
 	claimed *Attempt // whose text the caller has begun to receive
@@ -58,10 +59,17 @@ type try struct {
 var (
 	errBudget  = errors.New("the time for the whole chain is spent")
 	errAttempt = errors.New("the entry's timeout has passed")
+	errShare   = errors.New("its share of the time for the whole chain has passed")
 	errLost    = errors.New("another entry was faster")
 )
 
 func (c *Chain) do(ctx context.Context, r *Request, emit func(string)) (*Response, error) {
+	if c == nil { // of a FromEnv whose error nobody has looked at
+		c = &Chain{}
+	}
+	if r == nil {
+		r = &Request{}
+	}
 	run := &run{c: c, caller: ctx, strategy: cmp.Or(r.Strategy, c.o.Strategy), emit: emit,
 		tries: make(map[*entry]*try, len(c.entries)), t: tracer{started: time.Now()}}
 	run.t.last = run.t.started
@@ -234,6 +242,7 @@ func (r *run) settle(o outcome) (over bool) {
 
 func (r *run) failedAttempt(o outcome, t *try, now time.Time) {
 	t.err, t.skipped = o.err, ""
+	r.tried = r.tried || !o.hurried && o.err.Class != ClassBudget
 	if o.err.Class == ClassCut && o.resp.Text != "" && r.cut == nil {
 		r.cut = o.resp
 	}

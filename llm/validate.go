@@ -11,6 +11,9 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
+// maxStops is OpenAI's limit; Gemini takes 5.
+const maxStops = 4
+
 // check returns why no model can be asked this.
 func (r *Request) check() error {
 	if len(r.Messages) == 0 {
@@ -37,6 +40,9 @@ func (r *Request) check() error {
 		if len(t.Parameters) > 0 && !isObject(t.Parameters) {
 			return fmt.Errorf("tool %.64q: the parameters are no JSON object", t.Name)
 		}
+	}
+	if len(r.Stop) > maxStops {
+		return fmt.Errorf("there are %d stop texts: %d at most can be given", len(r.Stop), maxStops)
 	}
 	if r.Strategy != "" && !r.Strategy.known() {
 		return fmt.Errorf("unknown strategy %.64q", r.Strategy)
@@ -133,7 +139,7 @@ func compileSchema(raw json.RawMessage) (*jsonschema.Schema, error) {
 	}
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
 	if err != nil {
-		return nil, err
+		return nil, errors.New("it is no valid JSON")
 	}
 	c := jsonschema.NewCompiler()
 	c.UseLoader(noLoader{})
@@ -141,7 +147,23 @@ func compileSchema(raw json.RawMessage) (*jsonschema.Schema, error) {
 	if err := c.AddResource(name, doc); err != nil {
 		return nil, err
 	}
-	return c.Compile(name)
+	schema, err := c.Compile(name)
+	if err != nil {
+		return nil, errors.New(schemaFault(err))
+	}
+	return schema, nil
+}
+
+// schemaFault says in a line what is wrong with a schema: the first finding
+// that is no mere sum of others, which are "- at '/type': …", each on a line.
+func schemaFault(err error) string {
+	for line := range strings.Lines(err.Error()) {
+		what, found := strings.CutPrefix(strings.TrimSpace(line), "- ")
+		if found && !strings.HasSuffix(what, " failed") {
+			return what
+		}
+	}
+	return strings.ReplaceAll(err.Error(), "schema:///response", "")
 }
 
 type noLoader struct{}

@@ -275,17 +275,17 @@ func TestHungServer(t *testing.T) {
 func TestUnresponsiveServerIsStartedAnew(t *testing.T) {
 	guarded(t, func(u *UpstreamConfig) { u.URL, u.Command = "", "fake" }, func(t *testing.T, r *rig, s *scripted, c *testClient) {
 		peer := s.peer()
-		peer.s.on["ping"] = func(p *fakePeer, id uint64, _ wire.Message) {
+		s.set("ping", func(p *fakePeer, id uint64, _ wire.Message) {
 			if p != peer {
 				p.result(id, `{}`)
 			}
-		}
-		list := s.on["tools/list"]
-		s.on["tools/list"] = func(p *fakePeer, id uint64, m wire.Message) {
+		})
+		list := s.get("tools/list")
+		s.set("tools/list", func(p *fakePeer, id uint64, m wire.Message) {
 			if p != peer {
 				list(p, id, m)
 			}
-		}
+		})
 		settle(3 * time.Minute)
 		if u := statusOfFake(t, r); !peer.isClosed() || u.State != health.Ready || u.Restarts != 1 {
 			t.Errorf("closed %v, %+v", peer.isClosed(), u)
@@ -309,7 +309,7 @@ func TestServerThatIgnoresPings(t *testing.T) {
 func TestServerThatRefusesEverything(t *testing.T) {
 	guarded(t, nil, func(t *testing.T, r *rig, s *scripted, c *testClient) {
 		gone := &wire.Error{Kind: wire.HTTPStatus, Status: 404}
-		list := s.on["tools/list"]
+		list := s.get("tools/list")
 		s.fail("ping", gone)
 		settle(20 * time.Minute) // some servers refuse pings only
 		if u := statusOfFake(t, r); u.State != health.Ready {
@@ -320,7 +320,7 @@ func TestServerThatRefusesEverything(t *testing.T) {
 		if u := statusOfFake(t, r); u.State != health.Down || !strings.Contains(u.Reason, "404") || u.NextAttempt == nil {
 			t.Errorf("everything refused: %+v", u)
 		}
-		s.on["tools/list"] = list
+		s.set("tools/list", list)
 		settle(11 * time.Second)
 		if u := statusOfFake(t, r); u.State != health.Ready {
 			t.Errorf("afterwards: %+v", u)

@@ -264,6 +264,26 @@ func TestThrottledCallsAreSpread(t *testing.T) {
 	})
 }
 
+// Waiting for a server that wants to be left alone is no attempt, and uses up
+// none.
+func TestThrottledAgainAndAgain(t *testing.T) {
+	guarded(t, nil, func(t *testing.T, r *rig, s *scripted, c *testClient) {
+		refuse := fails(wire.Error{Kind: wire.HTTPStatus, Status: 429, RetryAfter: 4 * time.Second})
+		s.does("find", refuse, refuse, refuse, refuse, good)
+		var others []*testStream
+		for range 4 {
+			c.call("find")
+			settle(100 * time.Millisecond)
+			others = append(others, c.call("plain"))
+			settle(5 * time.Second)
+		}
+		settle(20 * time.Second)
+		for _, st := range others {
+			wantPart(t, st.text(), `"fine"`)
+		}
+	})
+}
+
 func TestConcurrencyAndQueue(t *testing.T) {
 	guarded(t, func(u *UpstreamConfig) { u.Concurrency, u.Queue = 2, new(1) }, func(t *testing.T, r *rig, s *scripted, c *testClient) {
 		s.does("plain", hangs)

@@ -28,7 +28,11 @@ func (p *Proxy) missing() map[string]missing {
 		if usable(s.State) && kept == nil {
 			continue
 		}
-		m := missing{s.State, s.Reason, s.Since.Truncate(time.Second), inSeconds(s.NextAttempt), 0, kept}
+		since := s.Since
+		if out := up.out(); !out.IsZero() {
+			since = out
+		}
+		m := missing{s.State, s.Reason, since.Truncate(time.Second), inSeconds(s.NextAttempt), 0, kept}
 		for _, e := range p.cat.Load().entries[tools] {
 			if e.upstream == up.cfg.Name && !usable(s.State) {
 				m.Tools++

@@ -21,12 +21,17 @@ func (k *call) trace() {
 	if t == nil {
 		return
 	}
-	var parent, state string
-	if len(k.r.meta) > 0 && k.r.meta[0] == '{' {
-		parent, _ = wire.String(wire.Get(k.r.meta, traceParent))
-		state, _ = wire.String(wire.Get(k.r.meta, traceState))
-	}
+	parent, state := k.r.traceContext()
 	k.span = t.Start(parent, state, k.r.method, k.up.cfg.Name, k.name)
+}
+
+// traceContext is the caller's span.
+func (r *request) traceContext() (parent, state string) {
+	if len(r.meta) > 0 && r.meta[0] == '{' {
+		parent, _ = wire.String(wire.Get(r.meta, traceParent))
+		state, _ = wire.String(wire.Get(r.meta, traceState))
+	}
+	return parent, state
 }
 
 // traced are the edits that put an attempt's span in place of the caller's.

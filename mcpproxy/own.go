@@ -222,6 +222,9 @@ func (p *Proxy) rebuild() {
 	defer p.rebuildMu.Unlock()
 	own := p.ownList
 	own.instructions = ownInstructions
+	if p.cfg.LLM != nil {
+		own.instructions += " llm.complete asks a language model."
+	}
 	ups := p.ups()
 	if len(ups) == 0 {
 		own.instructions = ownInstructions + " " + addServer

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/agentarmor/agentarmor/mcpproxy/builtin"
+	"github.com/agentarmor/agentarmor/mcpproxy/telemetry"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
@@ -36,7 +37,10 @@ func (p *Proxy) callOwn(r *request, name string) {
 	r.st.OnLeave(o.cancel)
 	p.work.Go(func() {
 		defer wire.OnPanic()
+		span := p.ownSpan(r, name)
 		m := p.handle(o.telling(), r.method, params)
+		class, _ := classOf(m)
+		span.End(class.String(), class.Executed(), "")
 		if m.Error != nil && r.modern && string(wire.Get(m.Error, "code")) == "-32002" {
 			m.Error = wire.Rewrite(nil, m.Error, wire.Edit{Key: "code", Value: []byte("-32602")})
 		}
@@ -44,6 +48,16 @@ func (p *Proxy) callOwn(r *request, name string) {
 			r.give(m)
 		}
 	})
+}
+
+// ownSpan begins the span of a call that asks models; looking at our own state
+// is worth none.
+func (p *Proxy) ownSpan(r *request, name string) *telemetry.Span {
+	if p.cfg.Tracer == nil || r.method != "tools/call" || name != builtin.LLMComplete {
+		return nil
+	}
+	parent, state := r.traceContext()
+	return p.cfg.Tracer.Start(parent, state, r.method, "", name)
 }
 
 // telling is the context of the call, with a way to send progress if the

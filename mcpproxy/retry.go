@@ -63,10 +63,11 @@ func (k *call) retry(class health.Class, notBefore time.Time) bool {
 	g := k.up.guard
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	waits := class == health.RateLimited && !k.sent // nothing was tried
 	switch {
 	case k.overLocked():
 		return true
-	case k.retries >= k.up.cfg.Retry.attempts(), k.questioned:
+	case !waits && k.retries >= k.up.cfg.Retry.attempts(), k.questioned:
 		return false
 	}
 	delay := g.backoff(k.retries)
@@ -77,8 +78,10 @@ func (k *call) retry(class health.Class, notBefore time.Time) bool {
 	if delay >= k.budget.rest() || class.Retry() != health.Later && !g.retries.take() || !k.afterLocked(delay, k.try) {
 		return false
 	}
-	k.retries++
-	k.p.metrics.Retry(k.up.cfg.Name)
+	if !waits {
+		k.retries++
+		k.p.metrics.Retry(k.up.cfg.Name)
+	}
 	return true
 }
 

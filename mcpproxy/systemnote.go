@@ -44,7 +44,9 @@ func (p *Proxy) down() []string {
 	for _, up := range p.enabled() {
 		name := up.cfg.Name
 		if m, ok := missing[name]; ok && !usable(m.State) {
-			servers = append(servers, fmt.Sprintf("all %d of server %s (%s since %s)", m.Tools, clean(cut(name, maxName)), m.State, inUTC(m.Since)))
+			if since := up.out(); !since.IsZero() { // else it starts: a call waits for it
+				servers = append(servers, fmt.Sprintf("all of server %s (down since %s)", clean(cut(name, maxName)), inUTC(since)))
+			}
 			continue
 		}
 		var broken []string

@@ -29,7 +29,7 @@ func TestModelsHearWhatIsDown(t *testing.T) {
 		}
 		r.p.upstream("fake").shared.live().peer.(*tracedPeer).s.broken()
 		note := r.p.SystemNote()
-		if note != "Tools that do not work now: all 1 of server fake (down since 2000-01-01T00:00:00Z)"+noteEnd {
+		if note != "Tools that do not work now: all of server fake (down since 2000-01-01T00:00:00Z)"+noteEnd {
 			t.Error(note)
 		}
 		if diff := cmp.Diff([]llm.Message{llm.System(note), llm.User("p")}, ask(`{"prompt":"p"}`)); diff != "" {
@@ -87,9 +87,35 @@ func TestNoteIsShort(t *testing.T) {
 			t.Errorf("%d bytes", len(note))
 		}
 		told := strings.Count(note, "of server")
-		wantPart(t, note, "all 0 of server server-00 (", fmt.Sprintf("; and %d more. Do not promise", 30-told))
+		wantPart(t, note, "all of server server-00 (", fmt.Sprintf("; and %d more. Do not promise", 30-told))
 		if strings.Contains(note, "off") || strings.Contains(note, "refused") {
 			t.Error(note)
+		}
+	})
+}
+
+// Attempts to start belong to the outage they follow, and a first start is none.
+func TestNoteTellsWhenAnOutageBegan(t *testing.T) {
+	guarded(t, func(u *UpstreamConfig) { u.URL, u.Command = "", "fake" }, func(t *testing.T, r *rig, s *scripted, c *testClient) {
+		settle(time.Minute)
+		began := time.Now().UTC().Format(time.RFC3339)
+		s.onDial = func(int, string) error { return errGone }
+		s.peer().exit("it crashed")
+		for range 5 {
+			settle(time.Minute)
+			if got := r.p.SystemNote(); !strings.Contains(got, "fake (down since "+began+")") {
+				t.Errorf("want %s in %s", began, got)
+			}
+		}
+	})
+	guarded(t, nil, func(t *testing.T, r *rig, s *scripted, c *testClient) {
+		late := newScripted()
+		late.silent("initialize")
+		cfg := Config{Upstreams: []UpstreamConfig{{Name: "late", Command: "fake", Protocol: "legacy"}}}
+		slow := newRig(t, cfg, map[string]*fakeServer{"late": late.fakeServer})
+		defer slow.end()
+		if got := slow.p.SystemNote(); got != "" {
+			t.Errorf("of one that starts: %s", got)
 		}
 	})
 }

@@ -22,14 +22,15 @@ type upstream struct {
 	shared  *instance
 	sampler *sampler // nil: its clients alone sample
 
-	mu      sync.Mutex
-	list    *listing // the last complete one, live or remembered
-	live    bool     // list came from the running server
-	pins    pins
-	saved   bool // a list has been remembered, or not because of unsaved
-	unsaved error
-	per     map[sessionKey]*perSession
-	stopped bool
+	mu       sync.Mutex
+	list     *listing  // the last complete one, live or remembered
+	live     bool      // list came from the running server
+	outSince time.Time // when it stopped working; zero: it works, or starts for the first time
+	pins     pins
+	saved    bool // a list has been remembered, or not because of unsaved
+	unsaved  error
+	per      map[sessionKey]*perSession
+	stopped  bool
 }
 
 // sessionKey names who an instance of sharing: session belongs to: a session, or
@@ -350,6 +351,12 @@ func (p *Proxy) stateChanged(in *instance, t *teller, from health.State, now hea
 	was := up.live
 	up.live = up.live && usable(now.State)
 	changed := was != up.live
+	switch { // further attempts to start belong to the same outage
+	case usable(now.State):
+		up.outSince = time.Time{}
+	case now.State != health.Starting && up.outSince.IsZero():
+		up.outSince = now.Since
+	}
 	up.mu.Unlock()
 	shows := up.cfg.OnOutage == "hide" && usable(from) != usable(now.State)
 	if changed || shows {
@@ -359,6 +366,13 @@ func (p *Proxy) stateChanged(in *instance, t *teller, from health.State, now hea
 		p.changes.compare(0)
 	}
 	p.changes.status(up.cfg.Name)
+}
+
+// out is since when the upstream does not work, zero if it does.
+func (up *upstream) out() time.Time {
+	up.mu.Lock()
+	defer up.mu.Unlock()
+	return up.outSince
 }
 
 // connLost drops what was asked on behalf of a connection that is gone.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -17,13 +18,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/agentarmor/agentarmor/fixtures/badserver"
+	"github.com/agentarmor/agentarmor/fixtures/fakellm"
 	"github.com/agentarmor/agentarmor/mcpproxy"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
-const demoHelp = `Live through an outage in a few seconds, without keys, network or
-configuration: start two MCP servers (fixtures, from this very binary) behind
-one endpoint, list and call their tools, kill one of them, and watch it come back.
+const demoHelp = `Live through two outages in a few seconds, without keys, network or
+configuration: start two MCP servers and two model providers (fixtures, from
+this very binary) behind one endpoint, list and call tools, kill a server and
+watch it come back, ask a model and have its provider fail.
 The exit status tells whether every step held.`
 
 func (a *app) demoCommand() *cobra.Command {
@@ -62,7 +65,12 @@ func (a *app) demo(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	proxy, err := mcpproxy.New(mcpproxy.Config{Version: version(), Log: slog.New(slog.DiscardHandler), Upstreams: []mcpproxy.UpstreamConfig{
+	models, err := fakeModels()
+	if err != nil {
+		return err
+	}
+	defer models.close()
+	proxy, err := mcpproxy.New(mcpproxy.Config{Version: version(), Log: slog.New(slog.DiscardHandler), LLM: models.chain, Upstreams: []mcpproxy.UpstreamConfig{
 		{Name: "files", Command: self, Args: []string{"fixture", "-name", "files"}},
 		{Name: "search", Command: self, Args: []string{"fixture", "-name", "search"}},
 	}})
@@ -86,8 +94,8 @@ func (a *app) demo(ctx context.Context) error {
 	}()
 	defer srv.Close()
 	url := "http://" + listener.Addr().String() + "/mcp"
-	fmt.Fprintf(a.stdout, "AgentArmor at %s, in front of two MCP servers: files and search\n\n", url)
-	d := &demonstration{out: a.stdout, paint: colours(a.stdout)}
+	fmt.Fprintf(a.stdout, "AgentArmor at %s, in front of two MCP servers, files and search, and two model providers\n\n", url)
+	d := &demonstration{out: a.stdout, paint: colours(a.stdout), models: models}
 	if d.client, err = connect(ctx, url, "", "agentarmor-demo"); err != nil {
 		return err
 	}
@@ -104,6 +112,7 @@ type demonstration struct {
 	out    io.Writer
 	paint  func(colour, text string) string
 	client *client.Client
+	models *demoModels
 	failed bool
 	step   int
 }
@@ -154,6 +163,11 @@ func (d *demonstration) run(ctx context.Context) {
 		}
 		up, err := d.upstream(ctx, "files")
 		return fmt.Sprintf("%s, from process %d after %d restart", answer, up.Pid, up.Restarts), err
+	})
+	d.try("llm.complete is answered by Gemini", func() (string, error) { return d.complete(ctx, "gemini") })
+	d.try("Gemini fails, and Groq answers", func() (string, error) {
+		d.models.gemini.Script(fakellm.Reply{Status: http.StatusServiceUnavailable})
+		return d.complete(ctx, "groq")
 	})
 }
 

@@ -31,7 +31,7 @@ var imports = map[string][]string{
 	"fixtures/cmd/badserver": {modulePath + "/fixtures/badserver"},
 	"fixtures/fakellm":       nil,
 	"fixtures/cmd/fakellm":   {modulePath + "/fixtures/fakellm"},
-	"cmd/agentarmor": {modulePath + "/mcpproxy", modulePath + "/mcpproxy/wire", modulePath + "/mcpproxy/builtin", modulePath + "/mcpproxy/telemetry", modulePath + "/health", modulePath + "/llm", modulePath + "/fixtures/badserver", // the demo's
+	"cmd/agentarmor": {modulePath + "/mcpproxy", modulePath + "/mcpproxy/wire", modulePath + "/mcpproxy/builtin", modulePath + "/mcpproxy/telemetry", modulePath + "/health", modulePath + "/llm", modulePath + "/fixtures/badserver", modulePath + "/fixtures/fakellm", // the demo's
 		"github.com/mark3labs/mcp-go/", "github.com/spf13/cobra", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/",
 		"github.com/fsnotify/fsnotify", "github.com/lmittmann/tint"},
 }

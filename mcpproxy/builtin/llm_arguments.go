@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,12 +25,25 @@ type arguments struct {
 	System         string          `json:"system"`
 	Model          string          `json:"model"`
 	Temperature    *float64        `json:"temperature"`
-	MaxTokens      *int            `json:"max_tokens"`
+	MaxTokens      *whole          `json:"max_tokens"`
 	Stop           []string        `json:"stop"`
 	ResponseSchema json.RawMessage `json:"response_schema"`
 	Images         []string        `json:"images"`
 	Timeout        *float64        `json:"timeout"` // seconds
 	IncludeTrace   *bool           `json:"include_trace"`
+}
+
+// whole is an integer as JSON Schema has it: 2.0 is one.
+type whole int
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (w *whole) UnmarshalJSON(b []byte) error {
+	f, err := strconv.ParseFloat(string(b), 64)
+	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<31 {
+		return &json.UnmarshalTypeError{Value: string(b), Type: reflect.TypeFor[whole]()}
+	}
+	*w = whole(f)
+	return nil
 }
 
 type message struct {
@@ -95,7 +110,7 @@ func (a *arguments) request() (*llm.Request, error) {
 		r.Prefer = []string{a.Model}
 	}
 	if a.MaxTokens != nil {
-		r.MaxTokens = *a.MaxTokens
+		r.MaxTokens = int(*a.MaxTokens)
 	}
 	if a.Timeout != nil {
 		r.Timeout = time.Duration(min(*a.Timeout, 3600) * float64(time.Second)) // the chain's own is shorter

@@ -11,11 +11,14 @@ import (
 	"github.com/agentarmor/agentarmor/llm"
 )
 
+// LLMComplete is the name of the tool that asks models.
+const LLMComplete = "llm.complete"
+
 const completeText = "Asks a language model and returns its answer. When a model fails, is too slow or over its limits, the next one of a chain is asked; the result tells which one answered, and how. " +
 	"When none can be reached the result is an error with degraded: true that says when to try again. A caller that wants progress gets the text as it arrives, unless response_schema is given."
 
 func addComplete(s *server.MCPServer, src Source) {
-	tool := mcp.NewToolWithRawSchema("llm.complete", completeText, completeInput(src.LLM))
+	tool := mcp.NewToolWithRawSchema(LLMComplete, completeText, completeInput(src.LLM))
 	tool.RawOutputSchema = completeOutput
 	tool.Annotations = mcp.ToolAnnotation{
 		Title: "Ask a language model", ReadOnlyHint: new(true), DestructiveHint: new(false), IdempotentHint: new(false), OpenWorldHint: new(true),

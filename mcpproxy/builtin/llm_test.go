@@ -18,7 +18,7 @@ func TestCompletionRequests(t *testing.T) {
 		`{"messages":[{"role":"system","content":"s"},{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}],"model":"groq"}`: {
 			Messages: []llm.Message{llm.System("s"), llm.User("a"), llm.Assistant("b"), llm.User("c")}, Prefer: []string{"groq"},
 		},
-		`{"prompt":"p","system":"s","temperature":0,"max_tokens":5,"stop":["x"],"timeout":1.5}`: {
+		`{"prompt":"p","system":"s","temperature":0,"max_tokens":5.0,"stop":["x"],"timeout":1.5}`: {
 			Messages: []llm.Message{llm.System("s"), llm.User("p")}, Temperature: new(0.0), MaxTokens: 5, Stop: []string{"x"}, Timeout: 1500 * time.Millisecond,
 		},
 		`{"prompt":"p","timeout":1e300}`:                 {Messages: []llm.Message{llm.User("p")}, Timeout: time.Hour},
