@@ -203,6 +203,16 @@ func TestErrors(t *testing.T) {
 	if e, ok := errors.AsType[*llm.Error](err); !ok || e.Class != llm.ClassNone || !strings.Contains(e.Message, "GEMINI_API_KEY") {
 		t.Errorf("an empty chain: %v", err)
 	}
+	var none *llm.Chain
+	for _, emit := range []func(string){nil, func(string) {}} {
+		_, err = none.Stream(t.Context(), llm.Prompt("hi"), emit)
+		if want := "no model is configured: set GEMINI_API_KEY (or GOOGLE_API_KEY) or GROQ_API_KEY"; err == nil || !strings.HasSuffix(err.Error(), want) || none.Close() != nil {
+			t.Errorf("a nil chain: %v", err)
+		}
+	}
+	if _, err = c.Complete(t.Context(), nil); err == nil {
+		t.Error("a nil request is answered")
+	}
 	blind := llm.NewFake("blind")
 	blind.About.Limits.NoVision = true
 	_, err = chain(t, llm.Options{}, blind).Complete(t.Context(), &llm.Request{Messages: []llm.Message{llm.User("what?", llm.Image{URL: "http://x/y.png"})}})
@@ -213,6 +223,7 @@ func TestErrors(t *testing.T) {
 	for want, r := range map[string]*llm.Request{
 		"response schema":  {Messages: x, Schema: []byte(`{"type":12}`)},
 		"no message":       {},
+		"5 stop texts":     {Messages: x, Stop: []string{"a", "b", "c", "d", "e"}},
 		"unknown role":     {Messages: append(x, llm.Message{Role: "developer"})},
 		"unknown strategy": {Messages: x, Strategy: "best"},
 		"parameters are":   {Messages: x, Tools: []llm.Tool{{Name: "t", Parameters: []byte(`{`)}}},

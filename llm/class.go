@@ -10,7 +10,7 @@ const (
 	ClassOK         Class = "ok"
 	ClassOverloaded Class = "overloaded" // 408, 498, 5xx
 	ClassThrottled  Class = "throttled"  // 429
-	ClassTimeout    Class = "timeout"    // the entry's own timeout
+	ClassTimeout    Class = "timeout"    // the entry's own, or its share of the chain's
 	ClassLost       Class = "lost"       // the connection or stream broke
 	ClassNotSent    Class = "not_sent"   // no connection could be made
 	ClassMalformed  Class = "malformed"  // an answer that is not the API's

@@ -69,6 +69,30 @@ func TestHTTPError(t *testing.T) {
 	}
 }
 
+// TestWrongAddress holds that an answer of something else than the API has the
+// address looked at, and is not taken for a model that is gone.
+func TestWrongAddress(t *testing.T) {
+	page := http.Header{"Content-Type": {"text/html; charset=utf-8"}}
+	for _, tt := range []struct {
+		status  int
+		header  http.Header
+		body    string
+		class   Class
+		message string
+	}{
+		{404, page, "<html>nothing here</html>", ClassRejected, "check base_url (is its /v1 missing?) and the model: Not Found"},
+		{404, nil, `{"detail":"Not Found"}`, ClassRejected, "check base_url (is its /v1 missing?) and the model: Not Found"},
+		{404, nil, `{"error":{"message":"m","code":"model_not_found"}}`, ClassGone, "m"},
+		{200, page, "welcome", ClassMalformed, "an HTML page instead of an answer: check base_url"},
+		{200, nil, "\n<!DOCTYPE html><html>", ClassMalformed, "an HTML page instead of an answer: check base_url"},
+		{502, page, "<html>", ClassOverloaded, "Bad Gateway"},
+	} {
+		if e := HTTPError(tt.status, tt.header, []byte(tt.body)); e.Class != tt.class || e.Message != tt.message {
+			t.Errorf("%d %s: %s, %q", tt.status, tt.body, e.Class, e.Message)
+		}
+	}
+}
+
 func TestRedact(t *testing.T) {
 	e := HTTPError(401, http.Header{"X-Echo": {"key s3cret"}}, []byte(`{"error":{"message":"Incorrect key: s3cret"}}`)).Redact("", "s3cret")
 	if e.Err = nil; strings.Contains(e.Error()+string(e.Body)+e.Header.Get("X-Echo"), "s3cret") || e.Message != "Incorrect key: [redacted]" {

@@ -42,6 +42,8 @@
 //
 // The budget is Timeout for the whole call. One attempt may take its entry's
 // timeout, but half of what is left at most while an entry remains that was not asked yet.
+// What a caller's short Timeout cuts is no fault of an entry's; if nothing else
+// has happened, the degraded answer says that the timeout was too short.
 //
 // # What providers are protected from
 //

@@ -59,6 +59,32 @@ func TestCorrect(t *testing.T) {
 	}
 }
 
+// TestConfiguredRemaining holds that rpm and tpm are shown as what a header
+// tells is, and of both the one with less left.
+func TestConfiguredRemaining(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	l := limiter{rpm: 5, tpm: 1000}
+	if s := l.status(now); *s.RequestsRemaining != 5 || *s.TokensRemaining != 1000 || s.ResetAt != nil {
+		t.Errorf("at first %+v", s)
+	}
+	l.take(now, 300)
+	l.take(now.Add(20*time.Second), 300)
+	at := now.Add(30 * time.Second)
+	if s := l.status(at); *s.RequestsRemaining != 3 || *s.TokensRemaining != 400 || !s.ResetAt.Equal(now.Add(80*time.Second)) {
+		t.Errorf("after two %+v", s)
+	}
+	l.learn(at, http.Header{
+		"X-Ratelimit-Remaining-Requests": {"1"}, "X-Ratelimit-Reset-Requests": {"2m"},
+		"X-Ratelimit-Remaining-Tokens": {"9000"}, "X-Ratelimit-Reset-Tokens": {"1h"},
+	})
+	if s := l.status(at); *s.RequestsRemaining != 1 || *s.TokensRemaining != 400 || !s.ResetAt.Equal(at.Add(2*time.Minute)) {
+		t.Errorf("with headers %+v", s)
+	}
+	if s := l.status(now.Add(time.Hour)); *s.RequestsRemaining != 5 || *s.TokensRemaining != 1000 || s.ResetAt != nil {
+		t.Errorf("an hour later %+v", s)
+	}
+}
+
 // TestRemaining holds that calls at once do not all take the last request.
 func TestRemaining(t *testing.T) {
 	now := time.Unix(1_000_000, 0)

@@ -221,12 +221,16 @@ func TestSchemas(t *testing.T) {
 	})
 }
 
-func TestMaxTokensOfReasoningModels(t *testing.T) {
+func TestReasoningModels(t *testing.T) {
 	r := Prompt("hi")
-	r.MaxTokens = 5
-	for _, model := range []string{"openai/gpt-oss-20b", "gpt-5-mini", "o3"} {
-		if b := body(t, apis[1], model, nil, r); !strings.Contains(b, `"max_completion_tokens":5`) || strings.Contains(b, `"max_tokens"`) {
+	r.MaxTokens, r.Temperature, r.TopP = 5, new(0.3), new(0.5)
+	for model, sampling := range map[string]bool{"openai/gpt-oss-20b": true, "gpt-5-mini": false, "openai/gpt-5": false, "o1": false, "o3": false, "o4-mini": false} {
+		b := body(t, apis[1], model, nil, r)
+		if !strings.Contains(b, `"max_completion_tokens":5`) || strings.Contains(b, `"max_tokens"`) {
 			t.Error(b)
+		}
+		if strings.Contains(b, `"temperature"`) != sampling || strings.Contains(b, `"top_p"`) != sampling {
+			t.Errorf("%s: %s", model, b)
 		}
 	}
 }
@@ -242,7 +246,6 @@ func TestWhatCannotBeDone(t *testing.T) {
 			"a tool without tools":      {Messages: []Message{User("x")}, ToolChoice: "f"},
 			"gemini: image by address":  {Messages: []Message{User("x", Image{URL: "https://example.com/x.png"})}},
 			"gemini: ends with a model": {Messages: []Message{User("x"), Assistant("y")}},
-			"openai: temperature":       {Messages: []Message{User("x")}, Temperature: new(0.3)}, // go-openai refuses it for gpt-5
 		} {
 			if only, _, found := strings.Cut(name, ":"); found && only != a.name {
 				continue
@@ -259,6 +262,13 @@ func TestWhatCannotBeDone(t *testing.T) {
 		for _, a := range apis {
 			if _, err := a.build(o); err == nil || strings.Contains(err.Error(), "pass") {
 				t.Errorf("%+v: %v", o, err)
+			}
+		}
+	}
+	for _, key := range []string{"pass\nword", "pass\x00", "pass word", "passé"} {
+		for _, a := range apis {
+			if _, err := a.build(ProviderOptions{Name: "mine", Model: "m", APIKey: key}); err == nil || strings.Contains(err.Error(), "pass") || !strings.Contains(err.Error(), "mine: the API key has") {
+				t.Errorf("%q: %v", key, err)
 			}
 		}
 	}

@@ -128,3 +128,19 @@ func TestFromEnv(t *testing.T) {
 		}
 	}
 }
+
+// TestKeysFromEnv holds that a broken key is an error that names the variable
+// it is in and shows nothing of it.
+func TestKeysFromEnv(t *testing.T) {
+	for _, name := range []string{"GEMINI_API_KEY", "GOOGLE_API_KEY", "GROQ_API_KEY"} {
+		t.Run(name, func(t *testing.T) {
+			for _, other := range []string{"GEMINI_API_KEY", "GOOGLE_API_KEY", "GROQ_API_KEY"} {
+				t.Setenv(other, "")
+			}
+			t.Setenv(name, "one\r\ntwo")
+			if _, err := llm.FromEnv(); err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "one") && strings.Contains(err.Error(), "two") {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}

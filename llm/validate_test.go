@@ -79,6 +79,16 @@ func TestSchemasStayInside(t *testing.T) {
 			t.Errorf("%s: %v", s, err)
 		}
 	}
+	for s, want := range map[string]string{
+		`{"type":"strng"}`:                      "at '/type': value must be one of 'array', 'boolean', 'integer', 'null', 'number', 'object', 'string'",
+		`{"properties":{"a":{"minLength":-1}}}`: "at '/properties/a/minLength': minimum: got -1, want 0",
+		`{"$ref":"#/x"}`:                        `json-pointer in "#/x" not found`,
+		`{`:                                     "it is no valid JSON",
+	} {
+		if _, err := compileSchema(json.RawMessage(s)); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", s, err, want)
+		}
+	}
 	loop, err := compileSchema(json.RawMessage(`{"$ref":"#"}`))
 	if err != nil {
 		t.Fatal(err)

@@ -39,6 +39,8 @@ type call struct {
 	start      time.Time
 	tool       *toolGuard // nil: no tool call
 	place      place      // the bulkhead's lock guards it
+	answering  bool       // answered goes on with …
+	follower   *call      // … the call that takes its place
 	trying     bool       // an attempt is under way …
 	permit     health.Permit
 	began      time.Time
@@ -315,9 +317,14 @@ func (k *call) endLocked() bool {
 	return true
 }
 
-// giveWay leaves the bulkhead to the next call.
+// giveWay leaves the bulkhead to the next call. The call's lock is held.
 func (k *call) giveWay() {
-	if next := k.up.guard.places.leave(k); next != nil {
+	next := k.up.guard.places.leave(k)
+	switch {
+	case next == nil:
+	case k.answering:
+		k.follower = next
+	default:
 		k.p.work.Go(func() {
 			defer wire.OnPanic()
 			next.try()

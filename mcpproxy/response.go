@@ -20,6 +20,9 @@ func (k *call) answered(m wire.Message) {
 	}
 	class, code := classOf(m)
 	k.settle(class, code, "the server answered with an error")
+	k.mu.Lock()
+	k.answering = true
+	k.mu.Unlock()
 	if !k.finish(func() { k.answered(m) }) {
 		return
 	}
@@ -29,6 +32,11 @@ func (k *call) answered(m wire.Message) {
 		k.keep(m.Result)
 	}
 	_ = k.r.st.Answer(k.response(m), m.More) // a client that left needs no answer
+	if k.follower != nil {
+		// Here, and not in a goroutine each: what is answered in one go lets as
+		// much be sent in one go.
+		k.follower.try()
+	}
 }
 
 // asksInput tells whether a result asks for input and ends nothing.

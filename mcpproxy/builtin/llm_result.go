@@ -46,7 +46,7 @@ func answered(r *llm.Response) completion {
 	if r.Usage != (llm.Usage{}) {
 		c.Usage = &r.Usage
 	}
-	if r.Degraded {
+	if r.Degraded && !r.NotBefore.IsZero() { // else the text says what to do
 		at := r.NotBefore.Add(time.Second - 1).Truncate(time.Second).UTC() // never too early
 		c.NotBefore = &at
 		c.Text = fmt.Sprintf("%s No model answered (%s). Do not retry before %s.", r.Text, reasons(r.Trace), at.Format(time.RFC3339))
@@ -96,13 +96,17 @@ func failed(err error) completion {
 	if e.Trace != nil {
 		c.Trace = e.Trace
 	}
-	switch what := strings.TrimPrefix(e.Error(), "llm: "); {
+	what, then := strings.TrimPrefix(e.Error(), "llm: "), advice[e.Class]
+	if e.Class == llm.ClassRejected && e.Provider == "" {
+		then = "Change the request." // no model was asked, and none would do
+	}
+	switch {
 	case e.Class == llm.ClassNone:
 		c.Text = noModel
 	case strings.TrimSpace(e.Partial) != "":
-		c.Text = fmt.Sprintf("The answer broke off (%s). %s Received until then: %s", short(what), cmp.Or(advice[e.Class], "Ask again for all of it."), e.Partial)
+		c.Text = fmt.Sprintf("The answer broke off (%s). %s Received until then: %s", short(what), cmp.Or(then, "Ask again for all of it."), e.Partial)
 	default:
-		c.Text = strings.TrimSuffix(fmt.Sprintf("No answer: %s. %s", strings.TrimSuffix(short(what), "."), advice[e.Class]), " ")
+		c.Text = strings.TrimSuffix(fmt.Sprintf("No answer: %s. %s", strings.TrimSuffix(short(what), "."), then), " ")
 	}
 	return c
 }
