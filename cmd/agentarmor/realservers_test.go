@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentarmor/agentarmor/mcpproxy/builtin"
 )
 
 // stdioServer is how to start one server, for the driver and for the config.
@@ -177,7 +179,7 @@ func proxiedLists(t *testing.T, records []record) map[string]string {
 	}
 	for key := range all {
 		_, name, _ := strings.Cut(key, " ")
-		if strings.HasPrefix(name, "armor.") || strings.HasPrefix(name, "armor_") || strings.HasPrefix(name, "agentarmor://") {
+		if name == "armor.status" || name == builtin.LLMComplete || strings.HasPrefix(name, "agentarmor://") { // ours
 			delete(all, key)
 		}
 	}
