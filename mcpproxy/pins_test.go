@@ -321,3 +321,26 @@ func TestPinsAreBounded(t *testing.T) {
 		t.Errorf("%d pins", len(p.known))
 	}
 }
+
+// A definition that is not trusted gets its tool called by nobody, the probes
+// of the configuration included.
+func TestQuarantinedToolsAreNotProbed(t *testing.T) {
+	guarded(t, func(u *UpstreamConfig) {
+		u.OnChange, u.Probe.Tool = "quarantine", "read"
+		u.Tools = map[string]ToolConfig{"plain": {Probe: &ToolProbe{}}}
+	}, func(t *testing.T, r *rig, s *scripted, c *testClient) {
+		settle(5 * time.Minute)
+		if s.called("plain") == 0 || s.called("read") == 0 {
+			t.Fatal("they are not probed before")
+		}
+		s.result("tools/list", `{"tools":[{"name":"plain","description":"new","inputSchema":{"type":"object"}},`+
+			`{"name":"read","description":"new","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}]}`)
+		s.peer().say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		settle(time.Second)
+		plain, read := s.called("plain"), s.called("read")
+		settle(5 * time.Minute)
+		if s.called("plain") != plain || s.called("read") != read {
+			t.Errorf("called %d and %d times more", s.called("plain")-plain, s.called("read")-read)
+		}
+	})
+}

@@ -103,8 +103,12 @@ func (k *call) probes() bool {
 	return k.entry != nil && k.up.guard.probesAs(k.tool, k.entry.raw)
 }
 
-// listed tells whether the upstream still offers a tool.
-func (g *guard) listed(tool string) bool { return g.definition(tool) != nil }
+// listed tells whether clients are still offered a tool: a definition that is
+// not trusted must not get it called by itself either.
+func (g *guard) listed(tool string) bool {
+	_, suspect := g.up.quarantinedTool(tool)
+	return !suspect && g.definition(tool) != nil
+}
 
 // harmless tells whether a tool is read-only and needs no arguments.
 func harmless(raw []byte) bool {
