@@ -124,7 +124,7 @@ func (k *call) alternatives(a account) []string {
 
 func (p *Proxy) alternatives(up *upstream, original string) (names []string) {
 	for _, e := range p.cat.Load().entries[tools] {
-		if e.original != original || e.hidden || !hinted(wire.Get(e.raw, "annotations"), "readOnlyHint") {
+		if e.original != original || e.hidden || !hinted(e.raw, "readOnlyHint") {
 			continue
 		}
 		if other := p.upstream(e.upstream); other != nil && other != up && other.works(original) {

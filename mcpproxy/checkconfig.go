@@ -100,7 +100,7 @@ func (c *configCheck) fallback(at, name, instead string) {
 	case err != nil: // a server that did not start may have it
 	case e.upstream == "" || e.upstream == c.up.cfg.Name && e.original == name:
 		c.warn(at, "left out: %s cannot stand in", instead)
-	case c.readOnly(name) && !hinted(wire.Get(e.raw, "annotations"), "readOnlyHint"):
+	case c.readOnly(name) && !hinted(e.raw, "readOnlyHint"):
 		c.warn(at, "%s is not read-only, unlike the tool it stands in for: a question may become a change", instead)
 	}
 }
@@ -162,19 +162,12 @@ func (in *instance) tryProbe(ctx context.Context, tool string, probe ToolProbe) 
 }
 
 // readOnly tells whether a tool is, by hints that are trusted.
-func (c *configCheck) readOnly(name string) bool { return c.hint(name, "readOnlyHint") }
-
-func (c *configCheck) hint(name, hint string) bool {
-	return !c.up.cfg.DistrustHints && hinted(wire.Get(c.listed[name], "annotations"), hint)
+func (c *configCheck) readOnly(name string) bool {
+	return !c.up.cfg.DistrustHints && hinted(c.listed[name], "readOnlyHint")
 }
 
-// idempotent tells whether a tool may be called twice, as [call.idempotent] does.
-func (c *configCheck) idempotent(name string) bool {
-	if yes := c.up.cfg.Tools[name].Idempotent; yes != nil {
-		return *yes
-	}
-	return c.readOnly(name) || c.hint(name, "idempotentHint")
-}
+// idempotent tells whether a tool may be called twice.
+func (c *configCheck) idempotent(name string) bool { return c.up.cfg.idempotent(name, c.listed[name]) }
 
 // harmless tells whether a tool may be called unasked.
 func (c *configCheck) harmless(name string) bool {

@@ -149,16 +149,22 @@ func (k *call) idempotent() bool {
 	if k.r.method != "tools/call" {
 		return true // a read
 	}
-	if yes := k.tool.cfg.Idempotent; yes != nil {
-		return *yes
+	var definition []byte
+	if k.entry != nil {
+		definition = k.entry.raw
 	}
-	if k.up.cfg.DistrustHints || k.entry == nil {
-		return false
-	}
-	annotations := wire.Get(k.entry.raw, "annotations")
-	return hinted(annotations, "readOnlyHint") || hinted(annotations, "idempotentHint")
+	return k.up.cfg.idempotent(k.name, definition)
 }
 
-func hinted(annotations []byte, hint string) bool {
-	return string(wire.Get(annotations, hint)) == "true"
+// idempotent tells the same of a tool with this definition, nil if it is not known.
+func (u *UpstreamConfig) idempotent(tool string, definition []byte) bool {
+	if yes := u.Tools[tool].Idempotent; yes != nil {
+		return *yes
+	}
+	return !u.DistrustHints && (hinted(definition, "readOnlyHint") || hinted(definition, "idempotentHint"))
+}
+
+// hinted tells whether the annotations of a tool's definition have a hint.
+func hinted(definition []byte, hint string) bool {
+	return string(wire.Get(wire.Get(definition, "annotations"), hint)) == "true"
 }

@@ -112,7 +112,7 @@ func (g *guard) listed(tool string) bool {
 
 // harmless tells whether a tool is read-only and needs no arguments.
 func harmless(raw []byte) bool {
-	if raw == nil || !hinted(wire.Get(raw, "annotations"), "readOnlyHint") {
+	if !hinted(raw, "readOnlyHint") {
 		return false
 	}
 	required := wire.Get(wire.Get(raw, "inputSchema"), "required")
