@@ -79,8 +79,10 @@ func (r *run) attempt(ctx context.Context, t turn) (o outcome) {
 	if r.q.schema != nil {
 		live = nil // half a document is of no use, and one that does not match is no answer
 	}
-	resp, err := e.Provider.Generate(ctx, &r.q.Request, live)
+	asked, injected := withMark(ctx)
+	resp, err := e.Provider.Generate(asked, &r.q.Request, live)
 	took := time.Since(sent)
+	a.Injected = injected.text()
 	a.LatencyMS = ms(took)
 	verdict = r.judge(ctx, &o, resp, err)
 	if o.err != nil && o.err.Class == ClassTimeout && !s.begun && t.limit < e.Timeout {

@@ -216,6 +216,10 @@ var sharedTransport = sync.OnceValue(func() *http.Transport {
 	return t
 })
 
+// DefaultTransport carries the requests of providers that have no other: for
+// who puts something before it.
+func DefaultTransport() http.RoundTripper { return sharedTransport() }
+
 // endpoint is where a provider is reached.
 type endpoint struct {
 	options   ProviderOptions

@@ -48,7 +48,8 @@ type Attempt struct {
 	FirstTokenMS  float64             `json:"first_token_ms,omitempty"`
 	Usage         *Usage              `json:"usage,omitempty"`
 	RetryAfterMS  int64               `json:"retry_after_ms,omitempty"`
-	Next          string              `json:"next"` // what came after it
+	Injected      string              `json:"injected,omitempty"` // see [MarkInjected]
+	Next          string              `json:"next"`               // what came after it
 }
 
 // Skip is why an entry was not asked.

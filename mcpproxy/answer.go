@@ -18,6 +18,7 @@ type account struct {
 	reason            string    // "" on success
 	retryAt           time.Time // zero: unknown
 	attempts          int       // told from two on
+	injected          string    // the fault that chaos has injected, by its id
 	from              string    // what answered instead: "cache", "cached", "result" or "tool"
 	tool              string    // with from "tool": as clients know it
 	age               time.Duration
@@ -26,7 +27,7 @@ type account struct {
 func (k *call) account(class health.Class, reason string, retryAt time.Time) account {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	a := account{outcome: class.String(), executed: class.Executed(), reason: reason, retryAt: retryAt, attempts: k.tries}
+	a := account{outcome: class.String(), executed: class.Executed(), reason: reason, retryAt: retryAt, attempts: k.tries, injected: k.injected}
 	if k.maybe && a.executed == "no" { // an earlier attempt may have been
 		a.executed = "maybe"
 	}
@@ -50,6 +51,7 @@ func (a account) json(upstream string) []byte {
 	if a.attempts > 1 {
 		b = strconv.AppendInt(append(b, `,"attempts":`...), int64(a.attempts), 10)
 	}
+	text("injected", a.injected)
 	text("answered_from", a.from)
 	text("tool", a.tool)
 	if a.from == "cache" || a.from == "cached" {

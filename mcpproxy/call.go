@@ -55,6 +55,7 @@ type call struct {
 	turn       *rate.Reservation // that it waits for
 	questioned bool              // the upstream asked for input: nothing is made again
 	fallback   *standIn
+	injected   string          // the fault that chaos has injected into it last; "": none
 	span       *telemetry.Span // nil: traces are off
 	attempt    *telemetry.Span // of the attempt under way
 }
@@ -339,6 +340,7 @@ func (k *call) failed(err *wire.Error) {
 		return
 	}
 	k.in.suspect(k.conn, err)
+	k.struck(injectedBy(err))
 	class := health.Classify(evidence(err))
 	at := k.in.nextAttempt()
 	if class == health.RateLimited || err.RetryAfter > 0 {
@@ -429,6 +431,7 @@ func (k *call) expire() {
 	switch {
 	case settled: // this very moment, by who gives the outcome
 	case trying && sent:
+		k.struckUnderWay()
 		k.stopUpstream("timeout after " + spent.String())
 		k.giveUp(health.Timeout, "timeout after "+spent.String(), time.Time{})
 	case trying:

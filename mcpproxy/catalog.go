@@ -44,7 +44,7 @@ type entry struct {
 
 	params     []paramHeader // tools: arguments that HTTP headers repeat
 	legacyOnly string        // tools: why 2026-07-28 clients do not see it, "" if they do
-	hidden     bool          // tools: known by name, but in no list
+	hidden     bool          // known by name, but in no list
 }
 
 // source is one upstream as the catalog sees it.
@@ -63,6 +63,7 @@ func (s *source) silent() bool { return s.ready && s.list == nil }
 // ownEntries is what the endpoint itself offers, tools in dotted spelling.
 type ownEntries struct {
 	tools, resources, templates []json.RawMessage
+	noChaos                     bool // what belongs to chaos is in no list
 	instructions                string
 }
 

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/agentarmor/agentarmor/chaos"
 	"github.com/agentarmor/agentarmor/llm"
 	"github.com/agentarmor/agentarmor/mcpproxy/telemetry"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
@@ -23,7 +24,9 @@ type Config struct {
 	OneClient bool        // the transport is stdio: there is exactly one client
 	Log       *slog.Logger
 	Tracer    *telemetry.Tracer // nil: no traces
-	LLM       *llm.Chain        // answers llm.complete; nil: no model is configured. Its owner closes it after the Proxy
+	Alerts    AlertConfig
+	LLM       *llm.Chain      // answers llm.complete; nil: no model is configured. Its owner closes it after the Proxy
+	Chaos     *chaos.Injector // breaks what is behind the endpoint; nil: never. Its owner closes it before the Proxy
 }
 
 // UpstreamConfig is one entry of mcpServers, expanded and validated.

@@ -23,6 +23,7 @@ type fakeServer struct {
 	onStart func(p *fakePeer)
 
 	mu    sync.Mutex
+	fault func(p *fakePeer, id uint64, m wire.Message) bool // true: it has seen to the request
 	peers []*fakePeer
 	dials []time.Time
 	log   []string // "dial http", and every message as its method
@@ -194,6 +195,12 @@ func (p *fakePeer) Send(o wire.Outgoing) error {
 	if o.ID == 0 {
 		return nil
 	}
+	p.s.mu.Lock()
+	fault := p.s.fault
+	p.s.mu.Unlock()
+	if fault != nil && fault(p, o.ID, m) {
+		return nil
+	}
 	if f := p.s.get(m.Method); f != nil {
 		go f(p, o.ID, m)
 	} else {
@@ -253,6 +260,9 @@ func (p *fakePeer) exit(why string) {
 	}
 	p.ev.Closed(errors.New(why))
 }
+
+// Kill is a crash.
+func (p *fakePeer) Kill() { p.exit("signal: killed") }
 
 func (p *fakePeer) Cancel(id uint64) {
 	p.end(id)

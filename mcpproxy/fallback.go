@@ -82,7 +82,7 @@ func (s *standIn) answer(result []byte) {
 	if !k.finish(func() { s.answer(result) }) {
 		return
 	}
-	k.p.metrics.Fallback(k.up.cfg.Name, s.account.from)
+	k.p.metrics.Fallback(k.up.cfg.Name, s.account.from, s.account.injected != "")
 	k.ended(s.account)
 	k.r.answer(k.resultFor(result, s.account.json(k.up.cfg.Name)))
 }

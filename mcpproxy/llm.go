@@ -13,6 +13,7 @@ import (
 
 // LLMEvent takes what happens to the chain: it is for llm.Options.OnEvent.
 func (p *Proxy) LLMEvent(e llm.Event) {
+	defer p.alerts.nudge()
 	out := event.Event{Provider: e.Provider, From: e.From, To: e.To, Text: e.Text, NextAttempt: e.Until}
 	level, text := slog.LevelDebug, "provider is tried"
 	switch e.Kind {
@@ -28,7 +29,7 @@ func (p *Proxy) LLMEvent(e llm.Event) {
 	case llm.EventFailover:
 		out.Kind = event.LLMFailover
 		level, text = slog.LevelInfo, "another provider has answered"
-		p.metrics.LLMFailover(e.From, e.To)
+		p.metrics.LLMFailover(e.From, e.To, p.brokenProvider(e.From) != "")
 	case llm.EventOutage:
 		out.Kind = event.LLMOutage
 		level, text = slog.LevelWarn, "no provider has answered"
@@ -81,12 +82,13 @@ func (n *llmNews) is(e llm.Event) bool {
 
 // LLMTrace counts a finished call of the chain: it is for llm.Options.OnTrace.
 func (p *Proxy) LLMTrace(t *llm.Trace) {
-	p.metrics.LLMCall(t.Provider, string(t.Outcome), milliseconds(t.LatencyMS))
+	defer p.alerts.nudge()
+	p.metrics.LLMCall(t.Provider, string(t.Outcome), t.Injected() != "", milliseconds(t.LatencyMS))
 	for _, a := range t.Attempts {
 		if a.Skipped != "" {
 			continue
 		}
-		p.metrics.LLMRequest(a.Provider, string(a.Class))
+		p.metrics.LLMRequest(a.Provider, string(a.Class), a.Injected != "")
 		if a.Usage != nil {
 			p.metrics.LLMTokens(a.Provider, a.Usage.Input, a.Usage.Output)
 		}

@@ -398,7 +398,7 @@ func TestModelEvents(t *testing.T) {
 		count := map[event.Kind]int{}
 		var got []string
 		for _, e := range r.p.events.Recent(event.History) {
-			if e.Provider != "" || e.Kind == event.LLMOutage {
+			if e.Kind != event.Alert && (e.Provider != "" || e.Kind == event.LLMOutage) {
 				count[e.Kind]++
 				got = append(got, fmt.Sprintf("%s %s %s→%s %v", e.Kind, e.Provider, e.From, e.To, e.NextAttempt != nil))
 			}
@@ -451,14 +451,14 @@ func TestModelMetrics(t *testing.T) {
 			synctest.Wait()
 		}
 		wantPart(t, r.scrape(),
-			`agentarmor_llm_calls_total{outcome="ok",provider="groq"} 3`,
-			`agentarmor_llm_calls_total{outcome="degraded",provider="-"} 1`,
-			`agentarmor_llm_call_duration_seconds_count{provider="groq"} 3`,
-			`agentarmor_llm_requests_total{outcome="overloaded",provider="gemini"} 2`,
-			`agentarmor_llm_requests_total{outcome="rejected",provider="groq"} 1`,
+			`agentarmor_llm_calls_total{injected="false",outcome="ok",provider="groq"} 3`,
+			`agentarmor_llm_calls_total{injected="false",outcome="degraded",provider="-"} 1`,
+			`agentarmor_llm_call_duration_seconds_count{injected="false",provider="groq"} 3`,
+			`agentarmor_llm_requests_total{injected="false",outcome="overloaded",provider="gemini"} 2`,
+			`agentarmor_llm_requests_total{injected="false",outcome="rejected",provider="groq"} 1`,
 			`agentarmor_llm_tokens_total{kind="input",provider="groq"} 9`,
 			`agentarmor_llm_tokens_total{kind="output",provider="groq"} 12`,
-			`agentarmor_llm_failovers_total{from="gemini",to="groq"} 3`,
+			`agentarmor_llm_failovers_total{from="gemini",injected="false",to="groq"} 3`,
 			`agentarmor_llm_breaker_state{provider="gemini"} 2`,
 			`agentarmor_llm_healthy_providers 1`,
 			`agentarmor_llm_queued 0`)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/agentarmor/agentarmor/mcpproxy/builtin"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
@@ -58,6 +59,7 @@ func (c *catalog) addOwn(own ownEntries) {
 				continue
 			}
 			e.exposed, e.listed, e.safe = e.original, e.raw, e.raw
+			e.hidden = own.noChaos && (e.original == builtin.ChaosURI || slices.Contains(builtin.ChaosTools, e.original))
 			if e.kind == tools {
 				c.toolNames.takeOwn(e)
 				e.safe = e.renamed(safeSpelling(e.original))

@@ -53,7 +53,7 @@ func (k *call) ended(a account) {
 	if k.tool != nil {
 		counter = k.tool.metrics
 	}
-	counter.Observe(a.outcome, time.Since(k.start))
+	counter.Observe(a.outcome, a.injected != "", time.Since(k.start))
 	k.span.End(a.outcome, a.executed, a.reason)
 }
 
@@ -67,7 +67,7 @@ func (p *Proxy) observe(k *call, m wire.Message) {
 
 // observeFailure publishes a call that was not served.
 func (p *Proxy) observeFailure(k *call, class health.Class, reason string) {
-	e := event.Event{Kind: event.CallFailed, Upstream: k.up.cfg.Name, To: class.String(), Text: reason}
+	e := event.Event{Kind: event.CallFailed, Upstream: k.up.cfg.Name, To: class.String(), Text: reason, Injected: k.injectedFault()}
 	if k.r.method == "tools/call" {
 		e.Tool = k.name
 	}
@@ -88,7 +88,7 @@ func (p *Proxy) breakerChanged(up *upstream, tool string, from health.BreakerSta
 	} else if now.State == health.BreakerOpen {
 		text = up.shared.tracker.Snapshot().LastError
 	}
-	p.metrics.Transition(up.cfg.Name, tool, plane+" breaker", string(now.State))
+	p.metrics.Transition(up.cfg.Name, tool, plane+" breaker", string(now.State), p.broken(up.cfg.Name) != "")
 	p.publish(event.Event{
 		Kind: event.BreakerChanged, Upstream: up.cfg.Name, Tool: tool,
 		From: string(from), To: string(now.State), Text: text, NextAttempt: now.Until,

@@ -20,7 +20,7 @@ const (
 
 // makeOwn builds what AgentArmor answers itself, and cuts its list entries once.
 func (p *Proxy) makeOwn() {
-	src := builtin.Source{Status: func() any { return p.Status() }, Upstream: p.upstreamStatus, Events: p.recentEvents, LLM: p.cfg.LLM}
+	src := builtin.Source{Status: func() any { return p.Status() }, Upstream: p.upstreamStatus, Events: p.recentEvents, Alerts: p.alertList, LLM: p.cfg.LLM, Chaos: p.cfg.Chaos}
 	for _, kind := range event.Kinds {
 		src.EventKinds = append(src.EventKinds, string(kind))
 	}
@@ -29,6 +29,7 @@ func (p *Proxy) makeOwn() {
 		tools:     p.ownEntries("tools/list", "tools"),
 		resources: p.ownEntries("resources/list", "resources"),
 		templates: p.ownEntries("resources/templates/list", "resourceTemplates"),
+		noChaos:   !p.cfg.Chaos.Enabled(),
 	}
 }
 

@@ -40,6 +40,9 @@ func (p *Proxy) callOwn(r *request, name string) {
 		span := p.ownSpan(r, name)
 		m := p.handle(o.telling(), r.method, params)
 		class, _ := classOf(m)
+		if fault, _ := wire.String(wire.Get(wire.Get(wire.Get(m.Result, "_meta"), "agentarmor/call"), "injected")); fault != "" {
+			span.Injected(fault)
+		}
 		span.End(class.String(), class.Executed(), "")
 		if m.Error != nil && r.modern && string(wire.Get(m.Error, "code")) == "-32002" {
 			m.Error = wire.Rewrite(nil, m.Error, wire.Edit{Key: "code", Value: []byte("-32602")})

@@ -34,6 +34,7 @@ type Proxy struct {
 	events  *event.Bus
 	metrics *telemetry.Metrics
 	llmNews llmNews
+	alerts  *alerts
 	parking *parking
 	links   links
 	first   firstRequest
@@ -83,6 +84,7 @@ func New(cfg Config) (*Proxy, error) {
 	p.first.known = make(chan struct{})
 	p.info = infoJSON(cfg.Version)
 	p.metrics = telemetry.NewMetrics(p.gauges)
+	p.alerts = newAlerts(p, cfg.Alerts)
 	if cfg.StateDir != "" {
 		m, err := openMemory(cfg.StateDir)
 		if err != nil { // works without, slower to show its tools
@@ -96,6 +98,7 @@ func New(cfg Config) (*Proxy, error) {
 	}
 	p.rebuild()
 	p.changes.init(p)
+	p.watchChaos()
 	return p, nil
 }
 
@@ -106,6 +109,7 @@ const firstAnswer = 100 * time.Millisecond
 
 // Start brings the upstreams up in the background and returns at once.
 func (p *Proxy) Start(context.Context) {
+	p.alerts.start()
 	start := func() {
 		for _, up := range p.ups() {
 			up.start()

@@ -18,6 +18,7 @@ func (k *call) answered(m wire.Message) {
 		k.inputRequired(m)
 		return
 	}
+	k.struckUnderWay()
 	class, code := classOf(m)
 	k.settle(class, code, "the server answered with an error")
 	k.mu.Lock()
@@ -75,7 +76,7 @@ func (k *call) response(m wire.Message) []byte {
 	}
 	result := m.Result
 	switch {
-	case k.tries > 1:
+	case k.tries > 1 || k.injected != "":
 		class, _ := classOf(m)
 		result = k.resultFor(result, k.account(class, "", time.Time{}).json(k.up.cfg.Name))
 	case r.modern || k.conn.modern:

@@ -80,7 +80,7 @@ func (k *call) retry(class health.Class, notBefore time.Time) bool {
 	}
 	if !waits {
 		k.retries++
-		k.p.metrics.Retry(k.up.cfg.Name)
+		k.p.metrics.Retry(k.up.cfg.Name, k.injected != "")
 	}
 	return true
 }

@@ -14,9 +14,17 @@ import (
 type Status struct {
 	Version   string                    `json:"version"`
 	StartedAt time.Time                 `json:"started_at"`
+	Chaos     ChaosStatus               `json:"chaos"`
 	Summary   Summary                   `json:"summary"`
 	Upstreams map[string]UpstreamStatus `json:"upstreams"`
 	LLM       *llm.Status               `json:"llm,omitempty"` // left out without a chain
+	Alerts    []Alert                   `json:"alerts"`        // that hold or were resolved within the last hour, the newest first
+}
+
+// ChaosStatus tells whether what is behind the endpoint can be broken on purpose.
+type ChaosStatus struct {
+	Enabled bool `json:"enabled"`
+	Active  int  `json:"active"` // faults that are injected now
 }
 
 // Summary is the status in a few numbers and one sentence.
@@ -69,10 +77,15 @@ func (s Status) Short() any {
 		Providers map[string]string `json:"providers"` // their states
 	}
 	short := struct {
+		Chaos     *ChaosStatus    `json:"chaos,omitempty"` // left out while it is off
 		Summary   Summary         `json:"summary"`
 		Upstreams map[string]line `json:"upstreams"`
 		LLM       *models         `json:"llm,omitempty"`
+		Alerts    []string        `json:"alerts,omitempty"` // those that hold
 	}{Summary: s.Summary, Upstreams: map[string]line{}}
+	if s.Chaos.Enabled {
+		short.Chaos = &s.Chaos
+	}
 	for name, u := range s.Upstreams {
 		short.Upstreams[name] = line{u.State, u.Reason, u.NextAttempt, u.Tools}
 	}
@@ -82,12 +95,17 @@ func (s Status) Short() any {
 			short.LLM.Providers[name] = provider.State
 		}
 	}
+	for i := range s.Alerts {
+		if s.Alerts[i].Resolved == nil {
+			short.Alerts = append(short.Alerts, s.Alerts[i].Text)
+		}
+	}
 	return short
 }
 
 // Status is a snapshot of everything the endpoint knows of its upstreams.
 func (p *Proxy) Status() Status {
-	s := Status{Version: p.cfg.Version, StartedAt: p.started.UTC(), Upstreams: map[string]UpstreamStatus{}, LLM: p.llmStatus()}
+	s := Status{Version: p.cfg.Version, StartedAt: p.started.UTC(), Upstreams: map[string]UpstreamStatus{}, LLM: p.llmStatus(), Chaos: p.chaosStatus(), Alerts: p.alerts.list()}
 	var trouble []string
 	for _, up := range p.ups() {
 		u := p.statusOf(up)

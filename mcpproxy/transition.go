@@ -1,6 +1,7 @@
 package mcpproxy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -53,6 +54,7 @@ func (p *Proxy) publishAs(e event.Event, level slog.Level, text string) {
 	if up := p.upstream(e.Upstream); up != nil {
 		e.Text = up.shared.secrets.mask(e.Text)
 	}
+	e.Injected = cmp.Or(e.Injected, p.behind(e))
 	p.events.Publish(e)
 	p.changes.updated(eventsURI)
 	if text == "" {
@@ -69,7 +71,7 @@ func (p *Proxy) publishAs(e event.Event, level slog.Level, text string) {
 
 func (p *Proxy) logTransition(e event.Event, level slog.Level, text string) {
 	var attrs []slog.Attr
-	for _, a := range []struct{ key, value string }{{"upstream", e.Upstream}, {"provider", e.Provider}, {"tool", e.Tool}, {"from", e.From}, {"to", e.To}, {"reason", e.Text}} {
+	for _, a := range []struct{ key, value string }{{"rule", e.Rule}, {"upstream", e.Upstream}, {"provider", e.Provider}, {"tool", e.Tool}, {"from", e.From}, {"to", e.To}, {"reason", e.Text}, {"injected", e.Injected}} {
 		if a.value != "" {
 			attrs = append(attrs, slog.String(a.key, a.value))
 		}
@@ -86,9 +88,11 @@ type transitionData struct {
 	Upstream    string     `json:"upstream,omitempty"`
 	Tool        string     `json:"tool,omitempty"`
 	Provider    string     `json:"provider,omitempty"`
+	Rule        string     `json:"rule,omitempty"`
 	From        string     `json:"from,omitempty"`
 	To          string     `json:"to,omitempty"`
 	Reason      string     `json:"reason,omitempty"`
+	Injected    string     `json:"injected,omitempty"`
 	NextAttempt *time.Time `json:"next_attempt,omitempty"`
 }
 
@@ -97,7 +101,7 @@ type transitionData struct {
 // only, and a transition belongs to none.
 func (p *Proxy) tellClients(e event.Event, level slog.Level) {
 	rank := slices.Index(levels, map[slog.Level]string{slog.LevelDebug: "debug", slog.LevelInfo: "info", slog.LevelWarn: "warning"}[level])
-	data := transitionData{e.Kind, e.Upstream, e.Tool, e.Provider, e.From, e.To, e.Text, inSeconds(e.NextAttempt)}
+	data := transitionData{e.Kind, e.Upstream, e.Tool, e.Provider, e.Rule, e.From, e.To, e.Text, e.Injected, inSeconds(e.NextAttempt)}
 	if e.Kind == event.DefinitionChanged {
 		data.Reason = "" // an agent must not take a changed description for an instruction
 	}

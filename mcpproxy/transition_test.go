@@ -177,6 +177,7 @@ func TestPublishTellsOfBreakers(t *testing.T) {
 		}
 	}, func(c *Config) {
 		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: roundTimes}))
+		c.Alerts.Rules.BreakerOpen = new(false)
 		c.Upstreams[0].Env = map[string]string{"TOKEN": "ghp_0123456789abcdef"}
 	})
 	want := `level=WARN msg="breaker has opened" upstream=fake tool=t1 from=closed to=open reason="last: bad [env TOKEN]" next_attempt=soon

@@ -66,7 +66,7 @@ func (a *app) check(ctx context.Context, f checkFlags) error {
 	cfg.Anew, cfg.Accept = true, f.accept // what is remembered must not pass for what is there
 	// The upstreams' reasons are in the report; the log adds what went on.
 	cfg.Log, _ = newLogger(a.stderr, logSettings{level: "error", format: set.log.format}, a.env)
-	if cfg.LLM, err = newChain(&set.llm, a.env, new(atomic.Pointer[mcpproxy.Proxy])); err != nil {
+	if cfg.LLM, err = newChain(&set.llm, a.env, nil, new(atomic.Pointer[mcpproxy.Proxy])); err != nil {
 		return err
 	}
 	p, err := mcpproxy.New(cfg)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/agentarmor/agentarmor/chaos"
 	"github.com/agentarmor/agentarmor/mcpproxy"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
@@ -26,6 +27,7 @@ type settings struct {
 	origins  []string
 	log      logSettings
 	llm      llmSettings
+	chaos    chaos.Options
 	warnings []string // file:line:col: …
 }
 
@@ -132,20 +134,18 @@ func parseSettings(file string, src []byte, env lookup) (*settings, error) {
 	for _, w := range inOrder(d.warnings) {
 		s.warnings = append(s.warnings, w.in(file))
 	}
-	if msg := d.notBuilt(); msg != "" {
-		s.warnings = append(s.warnings, fmt.Sprintf("%s: %s", file, msg))
-	}
 	return s, nil
 }
 
 func newSettings(file string, src []byte, doc *document, env lookup) *settings {
 	s := &settings{
 		file: file, source: src,
-		listen: doc.listen, tokens: doc.tokens, origins: doc.origins, log: doc.log, llm: doc.llm,
+		listen: doc.listen, tokens: doc.tokens, origins: doc.origins, log: doc.log, llm: doc.llm, chaos: doc.chaos,
 		proxy: mcpproxy.Config{
 			Version:   version(),
 			Upstreams: doc.upstreams,
 			ToolNames: doc.toolNames,
+			Alerts:    doc.alerts,
 			Limits: wire.Limits{
 				Message:     doc.limits.message,
 				Queue:       doc.limits.queue,

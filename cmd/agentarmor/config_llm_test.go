@@ -88,7 +88,7 @@ func TestLLMKeys(t *testing.T) {
 		if diff := cmp.Diff(want, s.llm, llmFields); diff != "" {
 			t.Errorf("%s\n%s", src, diff)
 		}
-		if _, err := newChain(&s.llm, keyEnv, nil); err != nil {
+		if _, err := newChain(&s.llm, keyEnv, nil, nil); err != nil {
 			t.Errorf("%s: %v", src, err)
 		}
 	}
@@ -140,7 +140,7 @@ func TestDefaultChain(t *testing.T) {
 			"both": {"gemini", "gemini-lite", "groq", "groq-oss"},
 		}[name]
 		s := must(parseSettings("f", []byte("llm: {strategy: cost}"), env))
-		c := must(newChain(&s.llm, env, nil))
+		c := must(newChain(&s.llm, env, nil, nil))
 		got := c.Status()
 		if diff := cmp.Diff(want, got.Chain); diff != "" || got.Strategy != llm.ByCost {
 			t.Errorf("%s: %s %s", name, got.Strategy, diff)
@@ -168,7 +168,7 @@ llm:
 	if diff := cmp.Diff([]string{"f:7:6: llm.chain[3]: has no api_key, so the public API is asked without one"}, s.warnings); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"third", "public"}, must(newChain(&s.llm, keyEnv, nil)).Status().Chain); diff != "" {
+	if diff := cmp.Diff([]string{"third", "public"}, must(newChain(&s.llm, keyEnv, nil, nil)).Status().Chain); diff != "" {
 		t.Error(diff)
 	}
 	want := []modelCheck{

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/agentarmor/agentarmor/chaos"
 	"github.com/agentarmor/agentarmor/health"
 	"github.com/agentarmor/agentarmor/llm"
 	"github.com/agentarmor/agentarmor/mcpproxy"
@@ -67,6 +68,11 @@ func TestContract(t *testing.T) {
 		Queue:           llm.Queue{Size: 64, Wait: 30 * time.Second},
 		DegradedMessage: "I cannot reach a language model right now. Your message was received; please try again shortly.",
 	}
+	want.chaos = chaos.Options{MaxTTL: chaosMaxTTL, Scenarios: map[string][]chaos.Spec{}}
+	want.proxy.Alerts.Rules = mcpproxy.AlertRules{
+		BreakerOpen: new(true), BreakersIn60s: new(2), PrimaryErrorRate: new(0.03), FailoversPerHour: new(5),
+		NoHealthyProvider: new(true), CrashLoop: new(true), DefinitionChanged: new(true),
+	}
 	want.llm.entries = want.llm.chain(contractEnv)
 	want.llm.entries[0].Timeout = 20 * time.Second
 	got.source = nil
@@ -78,7 +84,7 @@ func TestContract(t *testing.T) {
 	if got.proxy.StateDir != "/home/u/.local/state/agentarmor" {
 		t.Errorf("StateDir = %q", got.proxy.StateDir)
 	}
-	if len(warnings) != 1 || !strings.HasSuffix(warnings[0], ": not built yet, without effect: chaos, alerts") {
+	if len(warnings) != 0 {
 		t.Errorf("warnings: %q", warnings)
 	}
 }
@@ -285,6 +291,13 @@ func TestValidation(t *testing.T) {
 		"chaos: {seed: 1.5}":                                                                           "chaos.seed: must be a whole number",
 		"chaos: {max_ttl: 0s}":                                                                         "chaos.max_ttl: must be more than 0",
 		"chaos: {scenarios: []}":                                                                       "chaos.scenarios: must be a mapping",
+		"chaos: {scenarios: {a: []}}":                                                                  "chaos.scenarios.a: needs at least one fault",
+		"chaos: {scenarios: {a: [{target: llm/x, fault: eror}]}}":                                      "chaos.scenarios.a[0].fault: must be one of",
+		"chaos: {scenarios: {a: [{target: x, fault: error}]}}":                                         `chaos.scenarios.a[0]: target "x" is none`,
+		"chaos: {scenarios: {a: [{target: llm/x, fault: hang, status: 500}]}}":                         "chaos.scenarios.a[0]: status is no parameter of hang",
+		"chaos: {scenarios: {a: [{target: llm/x, fault: hang, probability: 2}]}}":                      "chaos.scenarios.a[0].probability: must be between 0 and 1",
+		"chaos: {max_ttl: 1m, scenarios: {a: [{target: llm/x, fault: hang, ttl: 2m}]}}":                "chaos.scenarios.a[0]: ttl must be more than 0 and at most 1m0s",
+		"chaos: {scenarios: {a: [{target: llm/x, fault: hang, tll: 1m}]}}":                             "chaos.scenarios.a[0].tll: unknown key, did you mean \"ttl\"?",
 		"alerts: {webhook: x}":                                                                         "alerts.webhook: must be an http or https URL",
 		"alerts: {rules: {breaker_open: x}}":                                                           "alerts.rules.breaker_open: must be true or false",
 		"alerts: {rules: {breakers_in_60s: -1}}":                                                       "alerts.rules.breakers_in_60s: must be at least 0",

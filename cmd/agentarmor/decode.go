@@ -12,7 +12,6 @@ type decoder struct {
 	env      lookup
 	issues   []issue
 	warnings []issue
-	unbuilt  []*node         // keys set by the user whose feature does not exist yet
 	ignored  map[string]bool // foreign keys already warned about
 }
 
@@ -110,29 +109,4 @@ func (d *decoder) ignore(m member) {
 		return
 	}
 	d.warn(m.at, "ignored: a key of another client")
-}
-
-// later notes that a key has no effect yet, and reads it all the same.
-func (d *decoder) later(set setter) setter {
-	return func(n *node) {
-		d.unbuilt = append(d.unbuilt, n)
-		set(n)
-	}
-}
-
-// notBuilt is the one warning for all keys without effect; "" if there are none.
-func (d *decoder) notBuilt() string {
-	var keys []string
-	for _, n := range d.unbuilt {
-		inside := func(k string) bool {
-			return n.path == k || strings.HasPrefix(n.path, k+".") || strings.HasPrefix(n.path, k+"[")
-		}
-		if !slices.ContainsFunc(keys, inside) {
-			keys = append(keys, n.path)
-		}
-	}
-	if len(keys) == 0 {
-		return ""
-	}
-	return "not built yet, without effect: " + strings.Join(keys, ", ")
 }

@@ -4,6 +4,8 @@
 //	agentarmor check     try the config and start every upstream once
 //	agentarmor status    ask a running endpoint how it is doing; --watch keeps asking
 //	agentarmor demo      see it work on fakes, without keys
+//	agentarmor chaos     break what is behind a running endpoint, for a while
+//	agentarmor crashtest measure what resilience buys, on fakes
 //	agentarmor version   print the version
 //
 // The exit code is 0 when all went well, 1 when something failed and 2 for a
@@ -23,6 +25,13 @@
 // colons cannot change the structure. Problems are reported together, in the
 // order of the file, and never quote what came from a variable. Keys that other
 // clients keep in the same file are ignored with a warning (foreign).
+//
+// # Crash test
+//
+// crashtest runs two lanes (crashlane) one after the other, each in a world of
+// its own (crashworld: an MCP server on loopback and fake models) that meets the
+// same faults (crashfaults) at the same pace (crashpace); crashreport and
+// crashhtml sum up.
 //
 // # Life of serve
 //

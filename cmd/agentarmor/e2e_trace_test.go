@@ -4,6 +4,7 @@ import (
 	"compress/gzip"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/agentarmor/agentarmor/fixtures/badserver"
+	"github.com/agentarmor/agentarmor/fixtures/fakellm"
 )
 
 // spans is an OpenTelemetry collector that keeps what it is sent.
@@ -95,5 +97,53 @@ func TestTraces(t *testing.T) {
 	}
 	if last := hex.EncodeToString(attempts[1].SpanId); meta.Traceparent != "00-"+trace+"-"+last+"-01" {
 		t.Errorf("the server got %s, want span %s", meta.Traceparent, last)
+	}
+}
+
+// What chaos has a part in says so in its span: a call, the attempt that was
+// hit and no other, and a call of llm.complete, whose result says it too.
+func TestInjectedSpans(t *testing.T) {
+	collected := &spans{}
+	collector := httptest.NewServer(collected)
+	defer collector.Close()
+	model := httptest.NewServer(fakellm.NewOpenAI(fakellm.Options{}))
+	defer model.Close()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+	_, url := startBad(t, badserver.Options{})
+	e := serveStdio(t, configFile(t, `llm: {chain: [{name: one, provider: openai, model: m, base_url: "`+model.URL+`/v1"}]}`, remote("a", url+"/mcp", "")), "--chaos")
+	e.awaitTools("a__echo")
+	ask := toolCall("llm.complete", `{"prompt":"x","include_trace":false}`)
+	if got := string(e.rpc("tools/call", ask).Result); strings.Contains(got, "injected") {
+		t.Errorf("nothing was injected: %s", got)
+	}
+	for _, spec := range []string{`{"target":"llm/one","fault":"latency","delay":"1ms","ttl":"1m"}`, `{"target":"mcp/a/meta","fault":"error","status":503,"count":1,"ttl":"1m"}`} {
+		e.result(e.call("chaos.inject", spec))
+	}
+	if got := string(e.rpc("tools/call", ask).Result); !strings.Contains(got, `"agentarmor/call":{"injected":"f1"}`) {
+		t.Errorf("not marked: %s", got)
+	}
+	e.result(e.call("a__meta", `{}`))
+	marks := func(name string, kind tracepb.Span_SpanKind) (found []string) {
+		for _, span := range collected.named(name, kind) {
+			mark := "-"
+			for _, a := range span.Attributes {
+				if a.Key == "agentarmor.injected" {
+					mark = a.Value.GetStringValue()
+				}
+			}
+			found = append(found, mark)
+		}
+		return found
+	}
+	var got string
+	eventually(t, "all spans have come", func() bool {
+		asked, call := marks("tools/call llm.complete", tracepb.Span_SPAN_KIND_SERVER), marks("tools/call meta", tracepb.Span_SPAN_KIND_SERVER)
+		attempts := marks("tools/call meta", tracepb.Span_SPAN_KIND_CLIENT)
+		got = fmt.Sprint(asked, call, attempts)
+		return len(asked) == 2 && len(call) == 1 && len(attempts) == 2
+	})
+	if want := "[- f1] [f2] [f2 -]"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"time"
 
+	"github.com/agentarmor/agentarmor/chaos"
 	"github.com/agentarmor/agentarmor/mcpproxy"
 )
 
@@ -18,6 +19,8 @@ type document struct {
 	limits    limits
 	upstreams []mcpproxy.UpstreamConfig
 	llm       llmSettings
+	chaos     chaos.Options
+	alerts    mcpproxy.AlertConfig
 }
 
 type limits struct {
@@ -68,8 +71,8 @@ func (d *decoder) root(n *node, f *document) {
 		"mcpServers": servers,
 		"servers":    servers,
 		"llm":        func(n *node) { d.llm(n, &f.llm) },
-		"chaos":      d.later(d.chaos),
-		"alerts":     d.later(d.alerts),
+		"chaos":      func(n *node) { d.chaos(n, &f.chaos) },
+		"alerts":     func(n *node) { d.alerts(n, &f.alerts) },
 	}, foreignTop...)
 	if n.kind == kindMapping && len(f.tokens) == 0 && !loopback(f.listen) {
 		d.fail(n.get("listen"), "%s", needsToken)

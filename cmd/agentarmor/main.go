@@ -77,7 +77,7 @@ func (a *app) rootCommand() *cobra.Command {
 	})
 	root.SuggestionsMinimumDistance = 2
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(a.serveCommand(), a.checkCommand(), a.statusCommand(), a.demoCommand(), a.versionCommand(), a.fixtureCommand())
+	root.AddCommand(a.serveCommand(), a.checkCommand(), a.statusCommand(), a.demoCommand(), a.crashCommand(), a.chaosCommand(), a.versionCommand(), a.fixtureCommand())
 	return root
 }
 

@@ -25,7 +25,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:           "testdata/script",
 		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
-		Cmds:          map[string]func(*testscript.TestScript, bool, []string){"endpoint": scriptEndpoint, "reads": scriptReads},
+		Cmds:          map[string]func(*testscript.TestScript, bool, []string){"endpoint": scriptEndpoint, "reads": scriptReads, "serving": scriptServing},
 		Setup: func(e *testscript.Env) error {
 			// Nothing of the machine's own config may leak into a script.
 			e.Setenv("XDG_CONFIG_HOME", e.WorkDir+"/xdg")

@@ -5,18 +5,20 @@ import (
 	"io"
 	"sync/atomic"
 
+	"github.com/agentarmor/agentarmor/chaos"
 	"github.com/agentarmor/agentarmor/llm"
 	"github.com/agentarmor/agentarmor/mcpproxy"
 )
 
-// newChain builds the chain of models. What models are told and what happens to
+// newChain builds the chain of models, with the faults of inj. What models are told and what happens to
 // them is the proxy's, which is built later and takes the chain.
-func newChain(s *llmSettings, env lookup, later *atomic.Pointer[mcpproxy.Proxy]) (*llm.Chain, error) {
+func newChain(s *llmSettings, env lookup, inj *chaos.Injector, later *atomic.Pointer[mcpproxy.Proxy]) (*llm.Chain, error) {
 	var entries []llm.Entry
 	for _, e := range s.chain(env) {
 		if e.skipped() {
 			continue
 		}
+		e.Transport = inj.Transport(chaos.Provider(e.Name), llm.DefaultTransport())
 		entry, err := e.Entry()
 		if err != nil {
 			return nil, usage("%v", err)

@@ -79,7 +79,7 @@ func TestModels(t *testing.T) {
 		metrics := string(must(io.ReadAll(page.Body)))
 		page.Body.Close()
 		http.DefaultClient.CloseIdleConnections()
-		for _, want := range []string{`agentarmor_llm_requests_total{outcome="overloaded",provider="first"} 1`, `agentarmor_llm_failovers_total{from="first",to="second"} 1`} {
+		for _, want := range []string{`agentarmor_llm_requests_total{injected="false",outcome="overloaded",provider="first"} 1`, `agentarmor_llm_failovers_total{from="first",injected="false",to="second"} 1`} {
 			if !strings.Contains(metrics, want) {
 				t.Errorf("no %s in\n%s", want, metrics)
 			}

@@ -20,18 +20,19 @@ const modulePath = "github.com/agentarmor/agentarmor"
 // imports is who may import what, beside the standard library; a path ending in
 // "/" stands for everything below. Tests may import more.
 var imports = map[string][]string{
+	"chaos":                  nil,
 	"health":                 {"github.com/sony/gobreaker/v2"},
 	"mcpproxy/wire":          {"golang.org/x/sys/unix"},
 	"mcpproxy/event":         nil,
-	"mcpproxy/builtin":       {"github.com/mark3labs/mcp-go/", modulePath + "/llm"},
+	"mcpproxy/builtin":       {"github.com/mark3labs/mcp-go/", modulePath + "/llm", modulePath + "/chaos"},
 	"mcpproxy/telemetry":     {"github.com/prometheus/client_golang/", "go.opentelemetry.io/otel", "go.opentelemetry.io/otel/", "github.com/go-logr/logr/funcr", "golang.org/x/time/rate"},
-	"mcpproxy":               {modulePath + "/health", modulePath + "/llm", modulePath + "/mcpproxy/", "github.com/mark3labs/mcp-go/server", "github.com/yosida95/uritemplate/v3", "golang.org/x/time/rate"},
+	"mcpproxy":               {modulePath + "/health", modulePath + "/llm", modulePath + "/chaos", modulePath + "/mcpproxy/", "github.com/mark3labs/mcp-go/server", "github.com/yosida95/uritemplate/v3", "golang.org/x/time/rate"},
 	"llm":                    {modulePath + "/health", "github.com/google/generative-ai-go/genai", "google.golang.org/api/", "github.com/sashabaranov/go-openai", "github.com/santhosh-tekuri/jsonschema/v6"},
 	"fixtures/badserver":     nil,
 	"fixtures/cmd/badserver": {modulePath + "/fixtures/badserver"},
 	"fixtures/fakellm":       nil,
 	"fixtures/cmd/fakellm":   {modulePath + "/fixtures/fakellm"},
-	"cmd/agentarmor": {modulePath + "/mcpproxy", modulePath + "/mcpproxy/wire", modulePath + "/mcpproxy/builtin", modulePath + "/mcpproxy/telemetry", modulePath + "/health", modulePath + "/llm", modulePath + "/fixtures/badserver", modulePath + "/fixtures/fakellm", // the demo's
+	"cmd/agentarmor": {modulePath + "/mcpproxy", modulePath + "/mcpproxy/wire", modulePath + "/mcpproxy/builtin", modulePath + "/mcpproxy/telemetry", modulePath + "/health", modulePath + "/llm", modulePath + "/chaos", modulePath + "/fixtures/badserver", modulePath + "/fixtures/fakellm", // the demo's
 		"github.com/mark3labs/mcp-go/", "github.com/spf13/cobra", "github.com/goccy/go-yaml", "github.com/goccy/go-yaml/",
 		"github.com/fsnotify/fsnotify", "github.com/lmittmann/tint"},
 }
@@ -166,5 +167,29 @@ func TestDemoIsAsInTheReadme(t *testing.T) {
 	}
 	if got, want := shape(string(out)), shape(readme(t)); !slices.Equal(got, want) || len(got) < 6 {
 		t.Errorf("the demo's steps are\n%q\nin the README\n%q", got, want)
+	}
+}
+
+// rows are the names of the rows of a crash test.
+func rows(output string) (names []string) {
+	_, table, _ := strings.Cut(output, " meet a fault\n\n")
+	for line := range strings.Lines(table) {
+		name := strings.TrimSpace(regexp.MustCompile(`  .*`).ReplaceAllString(strings.TrimLeft(line, " "), ""))
+		if name == "" || strings.HasPrefix(name, "`") {
+			break
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// The README shows what the crash test prints.
+func TestCrashtestIsAsInTheReadme(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "agentarmor", "crashtest", "--runs", "4").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if got, want := rows(string(out)), rows(readme(t)); !slices.Equal(got, want) || len(got) < 12 {
+		t.Errorf("the rows are\n%q\nin the README\n%q", got, want)
 	}
 }

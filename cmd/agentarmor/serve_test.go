@@ -93,11 +93,11 @@ func TestReload(t *testing.T) {
 
 		// Editors write another file and rename it.
 		write(t, config+"~", "mcpServers: {}\nlisten: 127.0.0.1:1\nlog: {level: debug}\nretry: 1")
-		write(t, config+"~", "mcpServers: {}\nlimits: {queue: 5}\nlog: {level: debug}")
+		write(t, config+"~", "mcpServers: {}\nlimits: {queue: 5}\nlog: {level: debug}\nchaos: {seed: 7}\nalerts: {rules: {crash_loop: false}}")
 		if err := os.Rename(config+"~", config); err != nil {
 			t.Fatal(err)
 		}
-		log.waitFor(t, `"takes effect after a restart","keys":\["limits"\]`)
+		log.waitFor(t, `"takes effect after a restart","keys":\["limits","chaos","alerts"\]`)
 		log.waitFor(t, `"config reloaded","upstreams":0`)
 
 		if err := os.Remove(config); err != nil {

@@ -24,6 +24,12 @@ type statusDocument struct {
 	} `json:"summary"`
 	Upstreams map[string]upstreamStatus `json:"upstreams"`
 	LLM       *llmStatus                `json:"llm"`
+	Alerts    []struct {
+		Text       string     `json:"text"`
+		Since      time.Time  `json:"since"`
+		ResolvedAt *time.Time `json:"resolved_at"`
+		Injected   string     `json:"injected"`
+	} `json:"alerts"`
 }
 
 type upstreamStatus struct {

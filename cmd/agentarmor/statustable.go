@@ -62,7 +62,27 @@ func (v *statusView) render(doc *statusDocument) string {
 		b.WriteByte('\n')
 		v.models(&b, doc.LLM)
 	}
+	v.alerts(&b, doc)
 	return b.String()
+}
+
+// alerts writes a line for each that holds.
+func (v *statusView) alerts(b *strings.Builder, doc *statusDocument) {
+	first := true
+	for _, one := range doc.Alerts {
+		if one.ResolvedAt != nil {
+			continue
+		}
+		if first {
+			b.WriteByte('\n')
+			first = false
+		}
+		b.WriteString(painted(v.paint, red, "alert") + " for " + span(v.now.Sub(one.Since)) + ": " + oneLine(one.Text))
+		if one.Injected != "" {
+			b.WriteString(" (injected: " + oneLine(one.Injected) + ")")
+		}
+		b.WriteByte('\n')
+	}
 }
 
 func (v *statusView) upstreams(b *strings.Builder, doc *statusDocument) {

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/agentarmor/agentarmor/chaos"
 	"github.com/agentarmor/agentarmor/llm"
 	"github.com/agentarmor/agentarmor/mcpproxy"
 	"github.com/agentarmor/agentarmor/mcpproxy/telemetry"
@@ -29,6 +30,7 @@ type server struct {
 	log   *slog.Logger
 	level *slog.LevelVar
 	chain *llm.Chain // outlives the proxy, which does not own it
+	chaos *chaos.Injector
 	proxy *mcpproxy.Proxy
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
@@ -58,7 +60,9 @@ func (a *app) build(f serveFlags) (*server, error) {
 	}
 	cfg.Tracer = s.tracer
 	var later atomic.Pointer[mcpproxy.Proxy]
-	if s.chain, err = newChain(&set.llm, a.env, &later); err != nil {
+	s.chaos = chaos.New(set.chaos)
+	cfg.Chaos = s.chaos
+	if s.chain, err = newChain(&set.llm, a.env, s.chaos, &later); err != nil {
 		return nil, err
 	}
 	cfg.LLM = s.chain
@@ -82,15 +86,16 @@ func (s *settings) override(f serveFlags) error {
 	if f.transport != "stdio" && len(s.tokens) == 0 && !loopback(s.listen) {
 		return usage("--listen: %s in the config file", needsToken)
 	}
-	if f.chaos {
-		s.warnings = append(s.warnings, "not built yet, without effect: --chaos")
-	}
+	s.chaos.Enabled = s.chaos.Enabled || f.chaos
 	return nil
 }
 
 func (s *server) warn(set *settings) {
 	for _, w := range set.warnings {
 		s.log.Warn(w)
+	}
+	if set.chaos.Enabled {
+		s.log.Warn("chaos is on: what is behind the endpoint can be broken")
 	}
 	if names := set.llm.skippedEntries(); names != nil {
 		s.log.Info("llm.chain: skipped, because their api_key is empty", "entries", names)
@@ -120,6 +125,7 @@ func (s *server) close() {
 		s.wg.Wait()
 		ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
 		defer cancel()
+		s.chaos.Close() // no fault holds up the end
 		s.proxy.Close(ctx)
 		_ = s.chain.Close() // of idle connections
 		if err := s.tracer.Shutdown(ctx); err != nil {
@@ -188,7 +194,7 @@ func (s *server) reload(now *settings, force bool) *settings {
 	s.log.Info("config reloaded", "upstreams", len(cfg.Upstreams))
 	// What needs a restart is compared with the start, not with the last reload.
 	next.listen, next.tokens, next.origins = now.listen, now.tokens, now.origins
-	next.llm = now.llm
+	next.llm, next.chaos, next.proxy.Alerts = now.llm, now.chaos, now.proxy.Alerts
 	next.proxy.Limits, next.proxy.StateDir, next.proxy.ToolNames = now.proxy.Limits, now.proxy.StateDir, now.proxy.ToolNames
 	return next
 }
@@ -220,6 +226,8 @@ func needRestart(was, is *settings) []string {
 	differ("catalog_cache, state_dir", was.proxy.StateDir != is.proxy.StateDir)
 	differ("tool_names", was.proxy.ToolNames != is.proxy.ToolNames)
 	differ("llm", !reflect.DeepEqual(was.llm, is.llm))
+	differ("chaos", !reflect.DeepEqual(was.chaos, is.chaos))
+	differ("alerts", !reflect.DeepEqual(was.proxy.Alerts, is.proxy.Alerts))
 	differ("log.format", was.log.format != is.log.format)
 	return keys
 }

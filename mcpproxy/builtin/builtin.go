@@ -9,6 +9,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
+	"github.com/agentarmor/agentarmor/chaos"
 	"github.com/agentarmor/agentarmor/llm"
 )
 
@@ -18,10 +19,12 @@ type Source struct {
 	Status   func() any                    // the whole status document
 	Upstream func(name string) (any, bool) // that of one upstream; false: no such upstream
 	Events   func(q EventQuery) any        // what happened lately
+	Alerts   func() any                    // what a person should look at, in "alerts"
 
 	EventKinds []string // of which events are
 
-	LLM *llm.Chain // answers llm.complete; nil: no model is configured
+	Chaos *chaos.Injector // what is broken on purpose; nil: nothing ever
+	LLM   *llm.Chain      // answers llm.complete; nil: no model is configured
 }
 
 // New returns the server of everything AgentArmor itself offers.
@@ -35,6 +38,7 @@ func New(version string, src Source) *server.MCPServer {
 	addComplete(s, src)
 	addLLM(s, src)
 	addTraces(s, src)
+	addChaos(s, src)
 	return s
 }
 

@@ -49,8 +49,11 @@ func (src Source) complete(ctx context.Context, r mcp.CallToolRequest) (*mcp.Cal
 	if args.Model != "" && !known(src.LLM.Status(), args.Model) {
 		out.Note = "No model called " + short(args.Model) + " is configured; the chain was asked in its own order."
 	}
-	if t, ok := out.Trace.(*llm.Trace); ok && args.IncludeTrace != nil && !*args.IncludeTrace {
-		out.Trace = traceID{t.ID}
+	if t, ok := out.Trace.(*llm.Trace); ok {
+		out.injected = t.Injected()
+		if args.IncludeTrace != nil && !*args.IncludeTrace {
+			out.Trace = traceID{t.ID}
+		}
 	}
 	if out.Degraded || out.Error != nil {
 		return failure(out), nil

@@ -26,6 +26,7 @@ type completion struct {
 	NotBefore    *time.Time       `json:"not_before,omitempty"`
 	Error        *problem         `json:"error,omitempty"`
 	Trace        any              `json:"trace,omitempty"` // *llm.Trace or traceID
+	injected     string           // the fault that chaos has injected, by its id
 }
 
 // problem is why there is no answer, where asking the same again does not help.
@@ -118,10 +119,14 @@ func failure(c completion) *mcp.CallToolResult {
 }
 
 // result has the text of c for clients that show texts, and all of it as
-// structuredContent.
+// structuredContent. An injected fault is in _meta, where it is for all other tools.
 func result(c completion) *mcp.CallToolResult {
 	b, _ := json.Marshal(c) // texts, numbers and times always encode
-	return mcp.NewToolResultStructured(json.RawMessage(b), c.Text)
+	r := mcp.NewToolResultStructured(json.RawMessage(b), c.Text)
+	if c.injected != "" {
+		r.Meta = mcp.NewMetaFromMap(map[string]any{"agentarmor/call": map[string]string{"injected": c.injected}})
+	}
+	return r
 }
 
 // maxQuoted is the most bytes of a text of others in ours.

@@ -24,12 +24,12 @@ func UpstreamOf(uri string) (name string, ok bool) {
 	return name, ok
 }
 
-var sections = []string{"summary", "upstreams", "events", "llm", "traces"}
+var sections = []string{"summary", "upstreams", "events", "llm", "traces", "alerts"}
 
 func addStatus(s *server.MCPServer, src Source) {
 	s.AddTool(mcp.NewTool("armor.status", append([]mcp.ToolOption{
 		mcp.WithDescription("Tells which MCP servers behind this endpoint work, which are down or starting, why, and when they are tried again, what happened lately, and how the models behind llm.complete do. Call it when a tool is unavailable."),
-		mcp.WithString("section", mcp.Description("summary (default): one line per server; upstreams: everything known about each server; events: what happened lately; llm: the models behind llm.complete; traces: how calls of llm.complete went"), mcp.Enum(sections...)),
+		mcp.WithString("section", mcp.Description("summary (default): one line per server; upstreams: everything known about each server; events: what happened lately; llm: the models behind llm.complete; traces: how calls of llm.complete went; alerts: what a person should look at, now or within the last hour"), mcp.Enum(sections...)),
 		mcp.WithString("upstream", mcp.Description("name of one server: everything known about it alone; section events: what happened to it")),
 		readOnly("Status of the servers behind AgentArmor"),
 		mcp.WithString("trace", mcp.Description("section traces: everything about the call with this trace id")),
@@ -69,6 +69,8 @@ func (src Source) statusTool(_ context.Context, r mcp.CallToolRequest) (*mcp.Cal
 		return structured(src.Events(EventQuery{Upstream: a.Upstream, Tool: a.Tool, Kind: a.Kind, Since: a.since(), Limit: a.limit()}))
 	case "llm":
 		return structured(src.models())
+	case "alerts":
+		return structured(src.Alerts())
 	case "traces":
 		return src.tracesSection(a)
 	}

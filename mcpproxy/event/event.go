@@ -18,6 +18,7 @@ package event
 
 import (
 	"cmp"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,10 +41,13 @@ const (
 	LLMRest           Kind = "llm.rest"           // Provider is left alone; To: why, NextAttempt, Text: what it said
 	LLMFailover       Kind = "llm.failover"       // From, To: providers; To has answered
 	LLMOutage         Kind = "llm.outage"         // no provider has answered; NextAttempt
+	ChaosInjected     Kind = "chaos.injected"     // Injected: the fault; To: its kind, Text: what it does to whom
+	ChaosCleared      Kind = "chaos.cleared"      // Injected: the fault; To: cleared or expired, Text: how often it has hit
+	Alert             Kind = "alert"              // Rule; To: raised or resolved, Text: what a person should know
 )
 
 // Kinds are all kinds of events.
-var Kinds = []Kind{UpstreamState, BreakerChanged, DefinitionChanged, CatalogChanged, CallFailed, ConfigReloaded, LLMBreaker, LLMRest, LLMFailover, LLMOutage}
+var Kinds = []Kind{UpstreamState, BreakerChanged, DefinitionChanged, CatalogChanged, CallFailed, ConfigReloaded, LLMBreaker, LLMRest, LLMFailover, LLMOutage, ChaosInjected, ChaosCleared, Alert}
 
 // Event is one thing that happened. Fields that do not apply are empty; none
 // ever holds a secret or a payload.
@@ -54,9 +58,11 @@ type Event struct {
 	Upstream string    `json:"upstream,omitempty"`
 	Tool     string    `json:"tool,omitempty"`
 	Provider string    `json:"provider,omitempty"` // of a language model
+	Rule     string    `json:"rule,omitempty"`     // of an alert
 	From     string    `json:"from,omitempty"`
 	To       string    `json:"to,omitempty"`
 	Text     string    `json:"text,omitempty"`
+	Injected string    `json:"injected,omitempty"` // the fault of chaos that has caused it, or may have
 
 	NextAttempt *time.Time `json:"next_attempt,omitempty"` // when the upstream, tool or provider is tried again
 }
@@ -75,6 +81,7 @@ type Bus struct {
 // Subscription is one observer of a Bus.
 type Subscription struct {
 	bus     *Bus
+	kinds   []Kind // empty: all
 	ch      chan Event
 	dropped atomic.Uint64
 }
@@ -92,6 +99,9 @@ func (b *Bus) Publish(e Event) {
 		b.recent[(e.Seq-1)%History] = e
 	}
 	for s := range b.subs {
+		if len(s.kinds) > 0 && !slices.Contains(s.kinds, e.Kind) {
+			continue
+		}
 		select {
 		case s.ch <- e:
 		default:
@@ -100,10 +110,10 @@ func (b *Bus) Publish(e Event) {
 	}
 }
 
-// Subscribe returns a subscription to what is published from now on, with
-// room for n events (at least one).
-func (b *Bus) Subscribe(n int) *Subscription {
-	s := &Subscription{bus: b, ch: make(chan Event, max(n, 1))}
+// Subscribe returns a subscription to what is published from now on, of some
+// kinds or of all, with room for n events (at least one).
+func (b *Bus) Subscribe(n int, kinds ...Kind) *Subscription {
+	s := &Subscription{bus: b, kinds: kinds, ch: make(chan Event, max(n, 1))}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.subs == nil {

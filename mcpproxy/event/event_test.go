@@ -132,3 +132,15 @@ func TestConcurrentUse(t *testing.T) {
 		t.Errorf("the last event is %d, want 800", got[0].Seq)
 	}
 }
+
+func TestSubscribersGetTheKindsTheyWant(t *testing.T) {
+	var b Bus
+	s := b.Subscribe(1, Alert, LLMOutage)
+	defer s.Close()
+	for _, kind := range []Kind{CallFailed, Alert, CallFailed} {
+		b.Publish(Event{Kind: kind})
+	}
+	if e := <-s.C(); e.Kind != Alert || s.Dropped() != 0 {
+		t.Errorf("got %+v, dropped %d", e, s.Dropped())
+	}
+}

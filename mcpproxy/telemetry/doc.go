@@ -8,7 +8,7 @@
 //
 //	m := telemetry.NewMetrics(snapshot)         // m.Handler() serves /metrics
 //	tool := m.Call("github", "create_issue")    // once per tool
-//	tool.Observe("ok", took)                    // once per call, at its end
+//	tool.Observe("ok", false, took)             // once per call, at its end
 //
 //	t, err := telemetry.NewTracer(ctx, version, log)
 //	span := t.Start(traceparent, tracestate, "tools/call", "github", "create_issue")
@@ -28,7 +28,8 @@
 // breakers, queues, restarts) is read from the proxy's snapshot at the scrape.
 // Labels are bounded: upstreams and providers come from the configuration, tools beyond the
 // first 2,000 are counted together as "other". An observation allocates nothing
-// once its tool and outcome were seen.
+// once its tool and outcome were seen. What a fault that was injected on purpose had a
+// part in has the label injected="true", and its span the attribute agentarmor.injected.
 //
 // Traces are OpenTelemetry's SDK and its exporter for OTLP over HTTP, set up by
 // their standard variables; what would be left out in silence (another protocol, an

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,13 +32,13 @@ type llmMetrics struct {
 
 func newLLMMetrics(counter func(name, help string, labels ...string) *prometheus.CounterVec) llmMetrics {
 	return llmMetrics{
-		calls: counter("llm_calls_total", "Calls of the chain, by the provider that answered (\"-\": none) and the outcome.", "provider", "outcome"),
+		calls: counter("llm_calls_total", "Calls of the chain, by the provider that answered (\"-\": none) and the outcome.", "provider", "outcome", injectedLabel),
 		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "agentarmor_llm_call_duration_seconds", Help: "How long calls of the chain took, with all attempts and waiting.", Buckets: durations,
-		}, []string{"provider"}),
-		requests:  counter("llm_requests_total", "Requests sent to providers, by how each ended.", "provider", "outcome"),
+		}, []string{"provider", injectedLabel}),
+		requests:  counter("llm_requests_total", "Requests sent to providers, by how each ended.", "provider", "outcome", injectedLabel),
 		tokens:    counter("llm_tokens_total", "Tokens that providers counted, by kind: input or output.", "provider", "kind"),
-		failovers: counter("llm_failovers_total", "Calls that another provider than the first one answered.", "from", "to"),
+		failovers: counter("llm_failovers_total", "Calls that another provider than the first one answered.", "from", "to", injectedLabel),
 	}
 }
 
@@ -46,21 +47,21 @@ const noProvider = "-"
 
 // LLMCall counts a finished call of the chain by the provider that answered, ""
 // if none did, and its outcome, a class of package llm or "degraded".
-func (m *Metrics) LLMCall(provider, outcome string, took time.Duration) {
+func (m *Metrics) LLMCall(provider, outcome string, injected bool, took time.Duration) {
 	if m == nil {
 		return
 	}
 	if provider == "" {
 		provider = noProvider
 	}
-	m.llm.calls.WithLabelValues(label(provider), label(outcome)).Inc()
-	m.llm.took.WithLabelValues(label(provider)).Observe(took.Seconds())
+	m.llm.calls.WithLabelValues(label(provider), label(outcome), strconv.FormatBool(injected)).Inc()
+	m.llm.took.WithLabelValues(label(provider), strconv.FormatBool(injected)).Observe(took.Seconds())
 }
 
 // LLMRequest counts one request to a provider and how it ended.
-func (m *Metrics) LLMRequest(provider, outcome string) {
+func (m *Metrics) LLMRequest(provider, outcome string, injected bool) {
 	if m != nil {
-		m.llm.requests.WithLabelValues(label(provider), label(outcome)).Inc()
+		m.llm.requests.WithLabelValues(label(provider), label(outcome), strconv.FormatBool(injected)).Inc()
 	}
 }
 
@@ -73,8 +74,8 @@ func (m *Metrics) LLMTokens(provider string, input, output int) {
 }
 
 // LLMFailover counts a call that to has answered because from did not.
-func (m *Metrics) LLMFailover(from, to string) {
+func (m *Metrics) LLMFailover(from, to string, injected bool) {
 	if m != nil {
-		m.llm.failovers.WithLabelValues(label(from), label(to)).Inc()
+		m.llm.failovers.WithLabelValues(label(from), label(to), strconv.FormatBool(injected)).Inc()
 	}
 }

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"maps"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,9 @@ const (
 	noTool    = "-"     // label of methods other than tools/call
 	maxLabel  = 128     // bytes of a label's value
 )
+
+// injectedLabel is "true" for what a fault that was injected on purpose had a part in.
+const injectedLabel = "injected"
 
 // durations are the upper bounds of the latency histogram, in seconds.
 var durations = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
@@ -48,13 +52,13 @@ func NewMetrics(snapshot func() Gauges) *Metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "agentarmor_" + name, Help: help}, labels)
 	}
 	m := &Metrics{
-		calls: counter("calls_total", "Calls of clients by their final outcome, each once however many attempts it took.", "upstream", "tool", "outcome"),
+		calls: counter("calls_total", "Calls of clients by their final outcome, each once however many attempts it took.", "upstream", "tool", "outcome", injectedLabel),
 		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "agentarmor_call_duration_seconds", Help: "How long calls of clients took, with all attempts and waiting.", Buckets: durations,
-		}, []string{"upstream"}),
-		transitions: counter("transitions_total", "Changes of state, by what changed and what it became.", "upstream", "plane", "to"),
-		retries:     counter("retries_total", "Attempts after the first.", "upstream"),
-		fallbacks:   counter("fallbacks_total", "Calls answered by a fallback, by its kind.", "upstream", "kind"),
+		}, []string{"upstream", injectedLabel}),
+		transitions: counter("transitions_total", "Changes of state, by what changed and what it became.", "upstream", "plane", "to", injectedLabel),
+		retries:     counter("retries_total", "Attempts after the first.", "upstream", injectedLabel),
+		fallbacks:   counter("fallbacks_total", "Calls answered by a fallback, by its kind.", "upstream", "kind", injectedLabel),
 		llm:         newLLMMetrics(counter),
 		pairs:       map[pair]*CallMetrics{},
 	}
@@ -95,7 +99,7 @@ func (m *Metrics) Call(upstream, tool string) *CallMetrics {
 		key.tool = otherTool
 	}
 	if c = m.pairs[key]; c == nil {
-		c = &CallMetrics{calls: m.calls, took: m.took.WithLabelValues(key.upstream), pair: key}
+		c = &CallMetrics{calls: m.calls, took: m.took, pair: key, usual: m.took.WithLabelValues(key.upstream, "false")}
 		m.pairs[key] = c
 	}
 	return c
@@ -117,46 +121,52 @@ func text(s string, n int) string {
 }
 
 // Retry counts an attempt after the first.
-func (m *Metrics) Retry(upstream string) {
+func (m *Metrics) Retry(upstream string, injected bool) {
 	if m != nil {
-		m.retries.WithLabelValues(label(upstream)).Inc()
+		m.retries.WithLabelValues(label(upstream), strconv.FormatBool(injected)).Inc()
 	}
 }
 
 // Fallback counts a call that was answered by a fallback of that kind.
-func (m *Metrics) Fallback(upstream, kind string) {
+func (m *Metrics) Fallback(upstream, kind string, injected bool) {
 	if m != nil {
-		m.fallbacks.WithLabelValues(label(upstream), label(kind)).Inc()
+		m.fallbacks.WithLabelValues(label(upstream), label(kind), strconv.FormatBool(injected)).Inc()
 	}
 }
 
 // Transition counts a change of the upstream's state or of a breaker of its:
 // plane says which. Which tool's it was is told by events and the breaker state,
 // not by a label.
-func (m *Metrics) Transition(upstream, tool, plane, to string) {
+func (m *Metrics) Transition(upstream, tool, plane, to string, injected bool) {
 	if m != nil {
-		m.transitions.WithLabelValues(label(upstream), label(plane), label(to)).Inc()
+		m.transitions.WithLabelValues(label(upstream), label(plane), label(to), strconv.FormatBool(injected)).Inc()
 	}
 }
 
 // CallMetrics counts the calls of one tool. A nil *CallMetrics does nothing.
 type CallMetrics struct {
 	calls *prometheus.CounterVec
-	took  prometheus.Observer
+	took  *prometheus.HistogramVec
+	usual prometheus.Observer // of took: without an injected fault
 	pair  pair
 
-	mu       sync.Mutex // held to replace outcomes
-	outcomes atomic.Pointer[map[string]prometheus.Counter]
+	mu       sync.Mutex                                    // held to replace outcomes
+	outcomes atomic.Pointer[map[string]prometheus.Counter] // without an injected fault
 }
 
 // Observe counts one call of a client and the time it took, once its final outcome
 // is known, whatever attempts were made. Outcomes are the names of health.Class: a
-// small closed set.
-func (c *CallMetrics) Observe(outcome string, took time.Duration) {
+// small closed set. injected tells that a fault was injected into it.
+func (c *CallMetrics) Observe(outcome string, injected bool, took time.Duration) {
 	if c == nil {
 		return
 	}
-	c.took.Observe(took.Seconds())
+	if injected {
+		c.took.WithLabelValues(c.pair.upstream, "true").Observe(took.Seconds())
+		c.calls.WithLabelValues(c.pair.upstream, c.pair.tool, label(outcome), "true").Inc()
+		return
+	}
+	c.usual.Observe(took.Seconds())
 	if seen := c.outcomes.Load(); seen != nil {
 		if n, ok := (*seen)[outcome]; ok {
 			n.Inc()
@@ -174,7 +184,7 @@ func (c *CallMetrics) first(outcome string) prometheus.Counter {
 	if seen := c.outcomes.Load(); seen != nil {
 		maps.Copy(outcomes, *seen)
 	}
-	n := c.calls.WithLabelValues(c.pair.upstream, c.pair.tool, label(outcome))
+	n := c.calls.WithLabelValues(c.pair.upstream, c.pair.tool, label(outcome), "false")
 	outcomes[outcome] = n
 	c.outcomes.Store(&outcomes)
 	return n

@@ -28,6 +28,7 @@ const (
 	upstreamName = attribute.Key("agentarmor.upstream")
 	outcomeName  = attribute.Key("agentarmor.outcome")
 	executedName = attribute.Key("agentarmor.executed")
+	injectedName = attribute.Key("agentarmor.injected")
 	attemptIndex = attribute.Key("agentarmor.attempt")
 )
 
@@ -140,6 +141,13 @@ func (s *Span) Attempt(n int) *Span {
 	}
 	a := &Span{t: s.t, name: s.name, attrs: s.attrs}
 	return a.start(s.ctx, trace.SpanKindClient, attemptIndex.Int(n))
+}
+
+// Injected notes the id of a fault that was injected on purpose.
+func (s *Span) Injected(fault string) {
+	if s != nil {
+		s.span.SetAttributes(injectedName.String(fault))
+	}
 }
 
 // End ends the span with the name of a health.Class, whether it was executed

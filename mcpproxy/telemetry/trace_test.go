@@ -95,6 +95,25 @@ func TestSpanNames(t *testing.T) {
 	}
 }
 
+// What a fault was injected into is marked, and nothing else.
+func TestInjectedSpans(t *testing.T) {
+	c := newCollector(t)
+	tr := c.tracer()
+	for name, fault := range map[string]string{"broken": "f1", "whole": ""} {
+		s := tr.Start("", "", "prompts/get", "a", name)
+		if fault != "" {
+			s.Injected(fault)
+		}
+		s.End("lost", "maybe", "")
+	}
+	flush(t, tr)
+	for name, want := range map[string]string{" prompts/get broken": "f1", " prompts/get whole": ""} {
+		if got := c.spans()[name].Attrs["agentarmor.injected"]; got != want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
 func TestInvalidContextIsIgnored(t *testing.T) {
 	c := newCollector(t)
 	tr := c.tracer()

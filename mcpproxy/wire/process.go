@@ -348,6 +348,9 @@ func (p *process) Close(ctx context.Context) {
 	p.wg.Wait()
 }
 
+// Kill ends the whole group at once, as a crash would.
+func (p *process) Kill() { groups.kill(p.cmd.Process.Pid, syscall.SIGKILL) }
+
 // exits waits for the exit; after ctx it does not wait.
 func (p *process) exits(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/mark3labs/mcp-go/client"
+	"github.com/mark3labs/mcp-go/mcp"
+
+	"github.com/agentarmor/agentarmor/llm"
+	"github.com/agentarmor/agentarmor/mcpproxy"
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
+)
+
+// armored goes through AgentArmor: a whole endpoint over HTTP with the
+// settings of production, in the time of the crash test.
+type armored struct {
+	w        *crashWorld
+	proxy    *mcpproxy.Proxy
+	chain    *llm.Chain
+	endpoint net.Listener
+	client   *client.Client
+	stop     func()
+}
+
+func newArmored(ctx context.Context, w *crashWorld) (_ lane, err error) {
+	a := &armored{w: w}
+	var later atomic.Pointer[mcpproxy.Proxy]
+	if a.chain, err = crashChain(w, &later); err != nil {
+		return nil, err
+	}
+	a.proxy, err = mcpproxy.New(mcpproxy.Config{
+		Version: version(), Log: slog.New(slog.DiscardHandler), LLM: a.chain, ToolNames: "dotted", Upstreams: []mcpproxy.UpstreamConfig{crashUpstream(w)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	later.Store(a.proxy)
+	a.proxy.Start(ctx)
+	if a.endpoint, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		a.close()
+		return nil, err
+	}
+	srv := wire.NewServer(a.proxy.HTTP(mcpproxy.HTTPOptions{Loopback: true}))
+	served := make(chan struct{})
+	go func() {
+		defer wire.OnPanic()
+		defer close(served)
+		_ = srv.Serve(a.endpoint) // ends with Close
+	}()
+	a.stop = func() {
+		_ = srv.Close() // of a listener that is of no more use
+		<-served
+	}
+	if a.client, err = connect(ctx, "http://"+a.endpoint.Addr().String()+"/mcp", "", "crashtest"); err == nil {
+		err = awaitTool(ctx, a.client, crashServer+"__"+readStep.tool())
+	}
+	if err != nil {
+		a.close()
+		return nil, err
+	}
+	return a, nil
+}
+
+// awaitTool lists the tools until one is there.
+func awaitTool(ctx context.Context, c *client.Client, name string) error {
+	for {
+		list, err := c.ListTools(ctx, mcp.ListToolsRequest{})
+		if err != nil || slices.ContainsFunc(list.Tools, func(t mcp.Tool) bool { return t.Name == name }) {
+			return err
+		}
+		if err := pause(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+func crashUpstream(w *crashWorld) mcpproxy.UpstreamConfig {
+	u := w.pace.upstream
+	u.Name, u.URL = crashServer, w.url()
+	return u
+}
+
+func crashChain(w *crashWorld, later *atomic.Pointer[mcpproxy.Proxy]) (*llm.Chain, error) {
+	var entries []llm.Entry
+	for _, name := range crashModels {
+		entries = append(entries, llm.Entry{Provider: &crashModel{w, name}, Timeout: w.pace.model})
+	}
+	o := w.pace.chain
+	o.OnEvent = func(e llm.Event) {
+		if p := later.Load(); p != nil {
+			p.LLMEvent(e)
+		}
+	}
+	return llm.New(entries, o)
+}
+
+func (a *armored) close() {
+	if a.client != nil {
+		a.client.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
+	defer cancel()
+	a.proxy.Close(ctx)
+	if a.stop != nil {
+		a.stop()
+	}
+	_ = a.chain.Close() // fakes hold nothing
+}
+
+// account is what AgentArmor says about a call in its _meta.
+type account struct {
+	Executed string    `json:"executed"`
+	RetryAt  time.Time `json:"retry_at"`
+	Attempts int       `json:"attempts"`
+}
+
+// do makes a step as an agent does who heeds what it is told: what was not
+// executed, or does no harm twice, is repeated when it says so.
+func (a *armored) do(ctx context.Context, kind stepKind, step string) (o outcome) {
+	ctx, cancel := context.WithTimeout(ctx, a.w.pace.patience)
+	defer cancel()
+	name := kind.tool()
+	if kind != modelStep {
+		name = crashServer + "__" + name
+	}
+	for {
+		r, err := callStep(ctx, a.client, a.w, kind, name, step)
+		if err != nil {
+			return o
+		}
+		o.ok = good(r, kind, step)
+		told := o.read(r, kind)
+		if o.ok || told.Executed == "" || o.uncertain {
+			return o
+		}
+		o.repeats++
+		select {
+		case <-ctx.Done():
+			return o
+		case <-time.After(max(time.Until(told.RetryAt), a.w.pace.patience/100)):
+		}
+	}
+}
+
+// read takes from a result what AgentArmor did for it.
+func (o *outcome) read(r *mcp.CallToolResult, kind stepKind) (told account) {
+	if kind == modelStep {
+		var answer struct {
+			Provider string
+			Degraded bool
+			Trace    llm.Trace
+		}
+		remarshal(r.StructuredContent, &answer)
+		for _, attempt := range answer.Trace.Attempts {
+			if attempt.Number > 1 {
+				o.retries++
+			}
+		}
+		o.failover = o.failover || answer.Provider != "" && answer.Provider != crashModels[0]
+		if answer.Degraded { // nobody has answered, so nothing was done
+			told.Executed = "no"
+		}
+		return told
+	}
+	if r.Meta != nil {
+		remarshal(r.Meta.AdditionalFields["agentarmor/call"], &told)
+	}
+	o.retries += max(0, told.Attempts-1)
+	o.uncertain = r.IsError && told.Executed == "maybe" && kind == appendStep
+	return told
+}
+
+// remarshal reads what a client has decoded into any as what it is.
+func remarshal(v, into any) {
+	if raw, err := json.Marshal(v); err == nil {
+		_ = json.Unmarshal(raw, into) // what is missing stays zero
+	}
+}
+
+func (a *armored) breakers() (marks []breakerMark) {
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+	defer cancel()
+	for _, kind := range []string{"breaker", "llm.breaker"} {
+		r, err := a.client.CallTool(ctx, mcp.CallToolRequest{Params: mcp.CallToolParams{
+			Name: "armor.status", Arguments: map[string]any{"section": "events", "kind": kind, "limit": 1000},
+		}})
+		if err != nil {
+			return marks
+		}
+		var found struct {
+			Events []struct {
+				Time                         time.Time
+				Upstream, Tool, Provider, To string
+			}
+		}
+		remarshal(r.StructuredContent, &found)
+		for _, e := range found.Events {
+			marks = append(marks, breakerMark{cmp.Or(e.Tool, e.Provider, "server "+e.Upstream), e.To, ms(e.Time.Sub(a.w.began))})
+		}
+	}
+	return marks
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"net/http"
+
+	"github.com/agentarmor/agentarmor/chaos"
+)
+
+// crashCall is one request that has arrived at a fake server or model.
+type crashCall struct {
+	target  string // mcp/tools or llm/<name>
+	tool    string // of mcp/tools
+	step    string // which step of which run it is for
+	attempt int    // at this target for this step, from 1
+}
+
+// decider says what a call meets. Each lane has one of its own.
+type decider interface {
+	decide(c crashCall) chaos.Decision
+	close()
+}
+
+// evenFaults meet a share of the calls, independent of each other. They follow
+// from the seed, the step and the attempt alone: whatever else happens, the
+// first attempt of a step meets the same in both lanes.
+type evenFaults struct {
+	rate float64
+	seed int64
+}
+
+func (f evenFaults) close() {}
+
+func (f evenFaults) decide(c crashCall) chaos.Decision {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s %s %d", c.target, c.step, c.attempt)
+	r := rand.New(rand.NewPCG(uint64(f.seed), h.Sum64()))
+	if r.Float64() >= f.rate {
+		return chaos.Decision{}
+	}
+	fault := &chaos.Injected{ID: "even"}
+	switch r.IntN(4) {
+	case 0:
+		return chaos.Decision{Action: chaos.Answer, Status: http.StatusServiceUnavailable, Cause: fault}
+	case 1: // before the work
+		return chaos.Decision{Action: chaos.Die, Cause: fault}
+	case 2: // after it
+		return chaos.Decision{Action: chaos.Break, Cause: fault}
+	}
+	return chaos.Decision{Action: chaos.Garble, Change: func(b []byte) []byte { return b[:len(b)/2] }, Cause: fault}
+}
+
+// scenarioFaults are those of a scenario of chaos.
+type scenarioFaults struct{ *chaos.Injector }
+
+// newScenarioFaults begins a scenario. What
+// hits all models hits the first one here: the others are there to answer for it.
+func newScenarioFaults(name string, o chaos.Options) (*scenarioFaults, error) {
+	o.Enabled, o.MaxTTL, o.Targets = true, cmp.Or(o.MaxTTL, chaosMaxTTL), crashTargets
+	inj := chaos.New(o)
+	specs, _, err := inj.PreviewScenario(name, "", min(scenarioTime, o.MaxTTL), o.Seed)
+	if err != nil {
+		return nil, usage("--scenario: %v", err)
+	}
+	for _, s := range specs {
+		if s.Target == "llm/*" {
+			s.Target = chaos.Provider(crashModels[0])
+		}
+		if _, err := inj.Inject(s); err != nil {
+			inj.Close()
+			return nil, err
+		}
+	}
+	return &scenarioFaults{inj}, nil
+}
+
+func (f *scenarioFaults) close() { f.Close() }
+
+func (f *scenarioFaults) decide(c crashCall) chaos.Decision {
+	if c.tool != "" {
+		return f.Decide(chaos.Call{Target: c.target, Op: chaos.ToolCall, Tool: c.tool})
+	}
+	return f.Decide(chaos.Call{Target: c.target})
+}
+
+// crashTargets is what can be broken in the crash test.
+func crashTargets() []string {
+	targets := []string{chaos.Server(crashServer)}
+	for _, name := range crashModels {
+		targets = append(targets, chaos.Provider(name))
+	}
+	for _, kind := range []stepKind{readStep, putStep, appendStep} {
+		targets = append(targets, chaos.Tool(crashServer, kind.tool()))
+	}
+	return targets
+}

@@ -1,0 +1,45 @@
+package llm
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+)
+
+// mark is where an attempt learns that a fault was injected into it.
+type mark struct{ fault atomic.Pointer[string] }
+
+type markKey struct{}
+
+// withMark returns a context whose requests can be marked.
+func withMark(ctx context.Context) (context.Context, *mark) {
+	m := &mark{}
+	return context.WithValue(ctx, markKey{}, m), m
+}
+
+// MarkInjected notes, for the trace, the id of a fault that was injected on
+// purpose into the request with this context. It is for a Transport; contexts of
+// other requests are left alone.
+func MarkInjected(ctx context.Context, fault string) {
+	if m, ok := ctx.Value(markKey{}).(*mark); ok {
+		m.fault.Store(&fault)
+	}
+}
+
+// text is the id of the fault, "" if there was none.
+func (m *mark) text() string {
+	if f := m.fault.Load(); f != nil {
+		return *f
+	}
+	return ""
+}
+
+// Injected is the id of the last fault that was injected into an attempt, "" if none was.
+func (t *Trace) Injected() string {
+	for _, a := range slices.Backward(t.Attempts) {
+		if a.Injected != "" {
+			return a.Injected
+		}
+	}
+	return ""
+}

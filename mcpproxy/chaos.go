@@ -1,0 +1,144 @@
+package mcpproxy
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/agentarmor/agentarmor/chaos"
+	"github.com/agentarmor/agentarmor/llm"
+	"github.com/agentarmor/agentarmor/mcpproxy/builtin"
+	"github.com/agentarmor/agentarmor/mcpproxy/event"
+)
+
+// Chaos is injected where the endpoint meets the network: into the providers'
+// transport (chaos.Injector.Transport) and into connections to upstreams
+// (chaospeer.go). What is here marks its part in all that is told.
+
+// watchChaos tells the injector what there is to break, and hears what it does.
+func (p *Proxy) watchChaos() {
+	if !p.cfg.Chaos.Enabled() {
+		return
+	}
+	p.cfg.Chaos.Watch(chaos.Watcher{Targets: p.chaosTargets, OnChange: p.chaosChanged, OnHit: func(h chaos.Hit) {
+		if h.Context != nil {
+			llm.MarkInjected(h.Context, h.ID)
+		}
+		p.changes.updated(builtin.ChaosURI)
+	}})
+}
+
+// chaosTargets is all that can be broken now: providers in their order, then
+// the servers with their tools.
+func (p *Proxy) chaosTargets() []string {
+	var targets []string
+	if s := p.llmStatus(); s != nil {
+		for _, name := range s.Chain {
+			targets = append(targets, chaos.Provider(name))
+		}
+	}
+	for _, up := range p.ups() {
+		if up.cfg.Disabled {
+			continue
+		}
+		targets = append(targets, chaos.Server(up.cfg.Name))
+		for _, e := range p.cat.Load().entries[tools] {
+			if e.upstream == up.cfg.Name {
+				targets = append(targets, chaos.Tool(up.cfg.Name, e.original))
+			}
+		}
+	}
+	return targets
+}
+
+// chaosChanged tells of the begin or end of a fault.
+func (p *Proxy) chaosChanged(c chaos.Change) {
+	e := event.Event{Kind: event.ChaosInjected, Injected: c.ID, To: string(c.Spec.Fault), Text: c.Spec.Target + ": " + c.Spec.Fault.About()}
+	text := "a fault is injected"
+	if c.Kind != chaos.Began {
+		e.Kind, e.To = event.ChaosCleared, string(c.Kind)
+		e.Text = fmt.Sprintf("%s on %s has hit %d of %d calls", c.Spec.Fault, c.Spec.Target, c.Hits, c.Calls)
+		text = "an injected fault has ended"
+	}
+	p.publishAs(e, slog.LevelWarn, text) // and that the status has changed
+	p.changes.updated(builtin.ChaosURI)
+	if c.Spec.Fault != chaos.SchemaDrift {
+		return
+	}
+	for _, up := range p.ups() { // a server announces that its tools have changed
+		if conn := up.shared.live(); conn != nil && c.Concerns(chaos.Server(up.cfg.Name)) {
+			conn.lists.changed(listTable[tools].changed)
+		}
+	}
+}
+
+func (p *Proxy) chaosStatus() ChaosStatus {
+	return ChaosStatus{p.cfg.Chaos.Enabled(), len(p.cfg.Chaos.List())}
+}
+
+// broken is the active fault that has hit an upstream, "" if none has.
+func (p *Proxy) broken(upstream string) string { return p.cfg.Chaos.On(chaos.Server(upstream)) }
+
+// brokenProvider is the active fault that has hit a provider, "" if none has.
+func (p *Proxy) brokenProvider(name string) string { return p.cfg.Chaos.On(chaos.Provider(name)) }
+
+// behind is the fault that what an event tells may be the work of: states and
+// breakers follow from more than one call.
+func (p *Proxy) behind(e event.Event) string {
+	switch {
+	case e.Kind == event.CallFailed: // which knows for itself
+		return ""
+	case e.Upstream != "":
+		return p.broken(e.Upstream)
+	case e.Kind == event.LLMFailover:
+		return p.brokenProvider(e.From)
+	case e.Provider != "":
+		return p.brokenProvider(e.Provider)
+	}
+	return ""
+}
+
+// injectedBy is the fault that made an error, "" if none did.
+func injectedBy(err error) string {
+	if i, ok := errors.AsType[*chaos.Injected](err); ok {
+		return i.ID
+	}
+	return ""
+}
+
+// struck notes a fault that was injected into the call; "" is none.
+func (k *call) struck(fault string) {
+	if fault == "" {
+		return
+	}
+	k.mu.Lock()
+	k.injected = fault
+	attempt := k.attempt
+	k.mu.Unlock()
+	k.span.Injected(fault)
+	attempt.Injected(fault)
+}
+
+// struckUnderWay notes a fault that has hit the request that is under way.
+func (k *call) struckUnderWay() {
+	if !k.p.cfg.Chaos.Enabled() {
+		return
+	}
+	k.mu.Lock()
+	conn, id := k.conn, k.id
+	k.mu.Unlock()
+	if conn == nil {
+		return
+	}
+	if c, ok := conn.peer.(*chaosPeer); ok {
+		if cause := c.fault(id); cause != nil {
+			k.struck(cause.ID)
+		}
+	}
+}
+
+func (k *call) injectedFault() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.injected
+}

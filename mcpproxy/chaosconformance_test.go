@@ -1,0 +1,267 @@
+package mcpproxy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentarmor/agentarmor/chaos"
+	"github.com/agentarmor/agentarmor/health"
+	"github.com/agentarmor/agentarmor/mcpproxy/event"
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
+)
+
+// story is what can be seen from outside of an outage and what follows.
+type story struct {
+	First   string   // answer, by its outcome
+	Answers []string // all kinds of them
+	Events  []string // failures and changes of state, each kind once
+	After   string   // the answer once the fault is over
+	State   string   // of the server then
+	Breaker string
+	Closed  bool // the tool's breaker is
+}
+
+// outcomeOf is the class of an answer as the client can tell it.
+func outcomeOf(t *testing.T, answer string) string {
+	t.Helper()
+	var m struct {
+		Error  *struct{ Code int }
+		Result *struct {
+			IsError bool
+			Meta    map[string]json.RawMessage `json:"_meta"`
+		}
+	}
+	if err := json.Unmarshal([]byte(answer), &m); err != nil {
+		return "no answer: " + answer
+	}
+	if m.Error != nil {
+		return fmt.Sprint("error ", m.Error.Code)
+	}
+	var told struct{ Outcome, Executed string }
+	if raw := m.Result.Meta["agentarmor/call"]; raw != nil {
+		_ = json.Unmarshal(raw, &told)
+	}
+	if told.Outcome == "" || told.Outcome == "ok" {
+		told.Outcome, told.Executed = "ok", "yes" // told or not, it is the same
+		if m.Result.IsError {
+			told.Outcome = "tool_error"
+		}
+	}
+	return fmt.Sprint(told.Outcome, " ", told.Executed, " ", m.Result.IsError)
+}
+
+// live is what a client lives through: calls during an outage, and after it.
+func live(t *testing.T, transport string, begin func(r *rig, s *fakeServer), end func(r *rig, s *fakeServer)) (out story) {
+	t.Helper()
+	cfg := UpstreamConfig{Name: "fake", Command: "fake", Protocol: "legacy"}
+	if transport != "stdio" {
+		cfg.Command, cfg.URL, cfg.Type = "", "http://fake.example/mcp", transport
+	}
+	srv := newLegacyServer()
+	srv.result("tools/call", `{"content":[{"type":"text","text":"done, and at some length so that there is something to cut"}]}`)
+	inj := chaos.New(chaos.Options{Enabled: true, Seed: 1, MaxTTL: 24 * time.Hour})
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{Upstreams: []UpstreamConfig{cfg}, Chaos: inj}, map[string]*fakeServer{"fake": srv})
+		defer r.end()
+		defer inj.Close()
+		seen := r.p.events.Subscribe(10_000)
+		c := r.client(`{}`)
+		begin(r, srv)
+		for n := range 6 { // longer than any pause between two attempts
+			st := c.send(callT1(fmt.Sprint(n), ""))
+			settle(70 * time.Second)
+			out.Answers = append(out.Answers, outcomeOf(t, st.text()))
+		}
+		out.First = out.Answers[0]
+		end(r, srv)
+		settle(20 * time.Minute)
+		for n := range 3 { // a tool's breaker is tried by calls
+			c.send(callT1(fmt.Sprint(10+n), "")).text()
+			settle(time.Minute)
+		}
+		out.After = outcomeOf(t, c.send(callT1("20", "")).text())
+		s := r.p.statusOf(r.p.upstream("fake"))
+		out.State, out.Breaker, out.Closed = string(s.State), string(s.Breaker.State), r.p.upstream("fake").guard.tool("t1").breaker.Closed()
+		seen.Close()
+		for e := range seen.C() {
+			switch e.Kind {
+			case event.UpstreamState, event.BreakerChanged, event.DefinitionChanged, event.CallFailed:
+			default:
+				continue
+			}
+			if line := fmt.Sprint(e.Kind, " ", e.Tool, " ", e.From, "→", e.To); !slices.Contains(out.Events, line) {
+				out.Events = append(out.Events, line)
+			}
+		}
+	})
+	slices.Sort(out.Answers) // when a breaker lets a call pass is a matter of chance
+	out.Answers = slices.Compact(out.Answers)
+	slices.Sort(out.Events) // what follows from the same failure may be told in any order
+	return out
+}
+
+// breaks has the server itself fail, all of it or one tool.
+func breaks(tool bool, fault func(p *fakePeer, id uint64, m wire.Message) bool) func(*rig, *fakeServer) {
+	return func(_ *rig, s *fakeServer) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.fault = func(p *fakePeer, id uint64, m wire.Message) bool {
+			return (!tool || m.Method == "tools/call") && fault(p, id, m)
+		}
+	}
+}
+
+func heals(_ *rig, s *fakeServer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = nil
+}
+
+// answersAfter answers as usual, later.
+func answersAfter(d time.Duration) func(p *fakePeer, id uint64, m wire.Message) bool {
+	return func(p *fakePeer, id uint64, m wire.Message) bool {
+		f := p.s.get(m.Method)
+		time.AfterFunc(d, func() {
+			if f != nil {
+				f(p, id, m)
+			} else {
+				p.error(id, wire.CodeMethodNotFound, "unknown method")
+			}
+		})
+		return true
+	}
+}
+
+// failsWith fails every request in transport.
+func failsWith(e wire.Error) func(p *fakePeer, id uint64, m wire.Message) bool {
+	return func(p *fakePeer, id uint64, _ wire.Message) bool {
+		go p.fail(id, &e)
+		return true
+	}
+}
+
+func answersError(code int) func(p *fakePeer, id uint64, m wire.Message) bool {
+	return func(p *fakePeer, id uint64, _ wire.Message) bool {
+		go p.error(id, code, "no")
+		return true
+	}
+}
+
+// breaksConnection ends the connection instead of an answer.
+func breaksConnection(p *fakePeer, _ uint64, _ wire.Message) bool {
+	go p.exit("signal: killed")
+	return true
+}
+
+// refuses has new connections refused, too.
+func refuses(tool bool) func(*rig, *fakeServer) {
+	return func(r *rig, s *fakeServer) {
+		s.onDial = func(int, string) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.fault != nil && !tool {
+				return &wire.Error{Kind: wire.NotSent, Err: errRefused}
+			}
+			return nil
+		}
+		breaks(tool, breaksConnection)(r, s)
+	}
+}
+
+// Each fault, on a server as a whole and on one of its tools, over each
+// transport, is for a client what the failure is that it stands for: the
+// same outcomes and the same changes of state; and once it is over all recovers.
+func TestFaultsAreLikeFailures(t *testing.T) {
+	type real = func(tool bool) func(*rig, *fakeServer)
+	same := func(f func(p *fakePeer, id uint64, m wire.Message) bool) real {
+		return func(tool bool) func(*rig, *fakeServer) { return breaks(tool, f) }
+	}
+	reset := wire.Error{Kind: wire.Lost, Err: errReset}
+	malformed := wire.Error{Kind: wire.Malformed, Err: errors.New("unreadable answer")}
+	const ttl = chaos.Duration(12 * time.Hour)
+	for _, c := range []struct {
+		spec        chaos.Spec
+		stdio, http real
+		sse         real   // nil: as over HTTP
+		only        string // "tool" or "server", where the other is the same
+	}{
+		{spec: chaos.Spec{Fault: chaos.Error}, stdio: same(answersError(-32603)), http: same(failsWith(wire.Error{Kind: wire.HTTPStatus, Status: 503}))},
+		{spec: chaos.Spec{Fault: chaos.Error, Status: 401}, stdio: same(answersError(-32603)), http: same(failsWith(wire.Error{Kind: wire.HTTPStatus, Status: 401}))},
+		{spec: chaos.Spec{Fault: chaos.Error, Status: 400}, stdio: same(answersError(-32603)), http: same(failsWith(wire.Error{Kind: wire.HTTPStatus, Status: 400}))},
+		{spec: chaos.Spec{Fault: chaos.RateLimit, RetryAfter: chaos.Duration(5 * time.Second)}, stdio: same(answersError(-32603)), http: same(failsWith(wire.Error{Kind: wire.HTTPStatus, Status: 429, RetryAfter: 5 * time.Second}))},
+		{spec: chaos.Spec{Fault: chaos.Latency, Delay: chaos.Duration(3 * time.Second)}, stdio: same(answersAfter(3 * time.Second)), http: same(answersAfter(3 * time.Second))},
+		{spec: chaos.Spec{Fault: chaos.Hang}, stdio: same(func(*fakePeer, uint64, wire.Message) bool { return true }), http: same(func(*fakePeer, uint64, wire.Message) bool { return true })},
+		{spec: chaos.Spec{Fault: chaos.Corrupt}, stdio: same(failsWith(malformed)), http: same(failsWith(malformed))},
+		{spec: chaos.Spec{Fault: chaos.Truncate}, stdio: same(failsWith(malformed)), http: same(failsWith(malformed))},
+		{spec: chaos.Spec{Fault: chaos.Drop}, stdio: same(breaksConnection), http: same(failsWith(reset)), sse: same(breaksConnection)},
+		{spec: chaos.Spec{Fault: chaos.Kill}, stdio: same(breaksConnection), http: same(breaksConnection)},
+		{spec: chaos.Spec{Fault: chaos.Flap, Down: ttl, Up: 1}, stdio: refuses, http: same(failsWith(wire.Error{Kind: wire.NotSent, Err: errRefused}))},
+		{spec: chaos.Spec{Fault: chaos.ToolError}, only: "tool", stdio: same(func(p *fakePeer, id uint64, _ wire.Message) bool {
+			go p.result(id, `{"content":[{"type":"text","text":"The tool failed."}],"isError":true}`)
+			return true
+		})},
+		{spec: chaos.Spec{Fault: chaos.SchemaDrift}, only: "server", stdio: func(bool) func(*rig, *fakeServer) {
+			return func(r *rig, s *fakeServer) {
+				breaks(false, func(p *fakePeer, id uint64, m wire.Message) bool {
+					if m.Method == "tools/list" {
+						go p.result(id, `{"tools":[{"name":"t1","inputSchema":{"properties":{"drift":{"type":"string"}},"required":["drift"],"type":"object"}}]}`)
+					}
+					return m.Method == "tools/list"
+				})(r, s)
+				s.peer().say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+			}
+		}},
+	} {
+		for _, transport := range []string{"stdio", "http", "sse"} {
+			for _, kind := range []string{"server", "tool"} {
+				if c.only != "" && c.only != kind {
+					continue
+				}
+				t.Run(fmt.Sprint(c.spec.Fault, " ", c.spec.Status, " ", transport, " ", kind), func(t *testing.T) {
+					failure := c.stdio
+					switch {
+					case transport == "sse" && c.sse != nil:
+						failure = c.sse
+					case transport != "stdio" && c.http != nil:
+						failure = c.http
+					}
+					recovers := heals
+					if c.spec.Fault == chaos.SchemaDrift {
+						recovers = func(r *rig, s *fakeServer) {
+							heals(r, s)
+							s.peer().say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+						}
+					}
+					want := live(t, transport, failure(kind == "tool"), recovers)
+					spec := c.spec
+					spec.Target, spec.TTL = "mcp/fake", ttl
+					if kind == "tool" {
+						spec.Target += "/t*"
+					}
+					got := live(t, transport, func(r *rig, _ *fakeServer) {
+						if _, err := r.p.cfg.Chaos.Inject(spec); err != nil {
+							t.Error(err)
+						}
+					}, func(r *rig, _ *fakeServer) {
+						if _, err := r.p.cfg.Chaos.Clear("all"); err != nil {
+							t.Error(err)
+						}
+					})
+					if diff := cmp.Diff(want, got); diff != "" {
+						t.Errorf("-real +injected: %s", diff)
+					}
+					if got.After != "ok yes false" || got.State != string(health.Ready) || got.Breaker != string(health.BreakerClosed) || !got.Closed {
+						t.Errorf("not recovered: %+v", got)
+					}
+				})
+			}
+		}
+	}
+}

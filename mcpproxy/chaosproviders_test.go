@@ -1,0 +1,218 @@
+package mcpproxy
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentarmor/agentarmor/chaos"
+	"github.com/agentarmor/agentarmor/fixtures/fakellm"
+	"github.com/agentarmor/agentarmor/llm"
+)
+
+// modelStory is what can be seen of an outage of the first of two providers.
+type modelStory struct {
+	Attempts []string // at the first provider, each kind once
+	Answered []string // by whom, each once
+	Events   []string // of the chain, each kind once
+	Injected bool     // some attempt is marked
+	After    string   // who answers when it is over
+	State    string   // of the first provider then
+}
+
+// fakeAPI is one of the two kinds of providers, and its fake.
+type fakeAPI struct {
+	name  string
+	fake  func(fakellm.Options) *fakellm.Server
+	build func(llm.ProviderOptions) (llm.Provider, error)
+}
+
+var fakeAPIs = []fakeAPI{{"gemini", fakellm.NewGemini, llm.NewGemini}, {"openai", fakellm.NewOpenAI, llm.NewOpenAI}}
+
+// liveModels is what callers of llm.complete live through while the first
+// provider fails: by itself, by what is before it, or by chaos.
+func liveModels(t *testing.T, a fakeAPI, stream bool, fails func(*fakellm.Request) fakellm.Reply, before func(http.RoundTripper) http.RoundTripper, spec *chaos.Spec) (out modelStory) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		var failing atomic.Bool
+		inj := chaos.New(chaos.Options{Enabled: true, Seed: 1, MaxTTL: 24 * time.Hour})
+		s := a.fake(fakellm.Options{Respond: func(r *fakellm.Request) fakellm.Reply {
+			if fails != nil && failing.Load() {
+				return fails(r)
+			}
+			return fakellm.Reply{Text: "first, and long enough that something can be cut off in its midst"}
+		}})
+		pipe, done := fakellm.Pipe(s)
+		defer done()
+		var transport http.RoundTripper = pipe
+		if before != nil {
+			transport = sometimes{&failing, before(pipe), pipe}
+		}
+		p, err := a.build(llm.ProviderOptions{Name: "first", Model: "m", BaseURL: "http://fake", Transport: inj.Transport(chaos.Provider("first"), transport)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var proxy atomic.Pointer[Proxy]
+		chain, err := llm.New([]llm.Entry{{Provider: p}, {Provider: llm.NewFake("second", llm.Step{Text: "second"})}}, llm.Options{
+			Attempts: 2, OnTrace: func(tr *llm.Trace) { proxy.Load().LLMTrace(tr) },
+			OnEvent: func(e llm.Event) {
+				out.Events = append(out.Events, fmt.Sprint(e.Kind, " ", e.Provider, " ", e.From, "→", e.To))
+				proxy.Load().LLMEvent(e)
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := one(t, newLegacyServer(), func(c *Config) { c.LLM, c.Chaos = chain, inj })
+		proxy.Store(r.p)
+		defer chain.Close()
+		defer r.end()
+		defer inj.Close()
+		c := r.client(`{}`)
+		more := ""
+		if stream {
+			more = `,"_meta":{"progressToken":1}`
+		}
+		answeredBy := func(n int) llm.Trace {
+			st := c.send(complete(fmt.Sprint(n), `{"prompt":"p"}`, more))
+			settle(time.Minute)
+			tr := completedOf(t, st.text()).StructuredContent.Trace
+			if marked, _ := accountOf(t, st.text())["injected"].(string); marked != tr.Injected() {
+				t.Errorf("the result is marked with %q, its trace with %q", marked, tr.Injected())
+			}
+			return *tr
+		}
+		answeredBy(1)
+		failing.Store(true)
+		if spec != nil {
+			if _, err := inj.Inject(*spec); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for n := range 6 {
+			tr := answeredBy(10 + n)
+			out.Answered = append(out.Answered, tr.Provider)
+			for _, a := range tr.Attempts {
+				if a.Provider == "first" {
+					out.Attempts = append(out.Attempts, fmt.Sprint(a.Class, " ", a.Status, " ", a.Skipped, " retry after ", a.RetryAfterMS, " ms"))
+					out.Injected = out.Injected || a.Injected != ""
+				}
+			}
+		}
+		failing.Store(false)
+		if spec != nil {
+			if _, err := inj.Clear("all"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		settle(2 * time.Hour)
+		for n := range 3 {
+			out.After = answeredBy(20 + n).Provider
+		}
+		out.State = chain.Status().Providers["first"].State
+	})
+	for _, list := range []*[]string{&out.Attempts, &out.Answered, &out.Events} {
+		slices.Sort(*list)
+		*list = slices.Compact(*list)
+	}
+	return out
+}
+
+// sometimes is another transport while something fails.
+type sometimes struct {
+	failing     *atomic.Bool
+	then, usual http.RoundTripper
+}
+
+func (s sometimes) RoundTrip(r *http.Request) (*http.Response, error) {
+	if s.failing.Load() {
+		return s.then.RoundTrip(r)
+	}
+	return s.usual.RoundTrip(r)
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// Each fault of a provider is for the chain, and for who asks it, what the
+// failure is that it stands for; and once it is over all recovers.
+func TestFaultsOfProvidersAreLikeFailures(t *testing.T) {
+	reply := func(r fakellm.Reply) func(*fakellm.Request) fakellm.Reply {
+		return func(*fakellm.Request) fakellm.Reply { return r }
+	}
+	refused := func(http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(*http.Request) (*http.Response, error) {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+		})
+	}
+	const ttl = chaos.Duration(12 * time.Hour)
+	fiveSeconds := http.Header{"Retry-After": {"5"}}
+	for _, c := range []struct {
+		spec   chaos.Spec
+		fails  func(*fakellm.Request) fakellm.Reply
+		before func(http.RoundTripper) http.RoundTripper
+	}{
+		{spec: chaos.Spec{Fault: chaos.Kill}, before: refused},
+		{spec: chaos.Spec{Fault: chaos.Flap, Down: ttl, Up: 1}, before: refused},
+		{spec: chaos.Spec{Fault: chaos.Error}, fails: reply(fakellm.Reply{Status: 503})},
+		{spec: chaos.Spec{Fault: chaos.Error, Status: 401}, fails: reply(fakellm.Reply{Status: 401})},
+		{spec: chaos.Spec{Fault: chaos.Error, Status: 529, RetryAfter: chaos.Duration(5 * time.Second)}, fails: reply(fakellm.Reply{Status: 529, Header: fiveSeconds})},
+		{spec: chaos.Spec{Fault: chaos.RateLimit, RetryAfter: chaos.Duration(5 * time.Second)}, fails: reply(fakellm.Reply{Status: 429, Header: fiveSeconds})},
+		{spec: chaos.Spec{Fault: chaos.Latency, Delay: chaos.Duration(3 * time.Second)}, fails: reply(fakellm.Reply{Latency: 3 * time.Second})},
+		{spec: chaos.Spec{Fault: chaos.Hang}, fails: reply(fakellm.Reply{Hang: true})},
+		{spec: chaos.Spec{Fault: chaos.Drop}, fails: reply(fakellm.Reply{Cut: &fakellm.Cut{Bytes: 20}, Body: `{"choices":[{"candidates":[{"x":"y"}]}]}`})},
+		{spec: chaos.Spec{Fault: chaos.ToolError}, fails: reply(fakellm.Reply{Status: 400, Body: `{"error":{"message":"no","type":"invalid_request_error","code":"tool_use_failed"}}`})},
+	} {
+		for _, a := range fakeAPIs {
+			for _, stream := range []bool{false, true} {
+				t.Run(fmt.Sprint(c.spec.Fault, " ", c.spec.Status, " ", a.name, " stream ", stream), func(t *testing.T) {
+					want := liveModels(t, a, stream, c.fails, c.before, nil)
+					spec := c.spec
+					spec.Target, spec.TTL = "llm/fir*", ttl
+					got := liveModels(t, a, stream, nil, nil, &spec)
+					if !got.Injected {
+						t.Error("no attempt is marked as injected")
+					}
+					got.Injected = false
+					if diff := cmp.Diff(want, got); diff != "" {
+						t.Errorf("-real +injected: %s", diff)
+					}
+					if got.After != "first" || got.State != "ready" {
+						t.Errorf("not recovered: %+v", got)
+					}
+				})
+			}
+		}
+	}
+}
+
+// An answer that is garbage, cut or of another shape never counts as one.
+func TestSpoiltAnswersOfProviders(t *testing.T) {
+	for _, fault := range []chaos.Kind{chaos.Corrupt, chaos.Truncate, chaos.SchemaDrift} {
+		for _, a := range fakeAPIs {
+			for _, stream := range []bool{false, true} {
+				t.Run(fmt.Sprint(fault, " ", a.name, " stream ", stream), func(t *testing.T) {
+					got := liveModels(t, a, stream, nil, nil, &chaos.Spec{Target: "llm/first", Fault: fault, TTL: chaos.Duration(time.Hour)})
+					if diff := cmp.Diff([]string{"second"}, got.Answered); diff != "" || !got.Injected || got.After != "first" || got.State != "ready" {
+						t.Errorf("%s %+v", diff, got)
+					}
+					for _, attempt := range got.Attempts {
+						if class, _, _ := strings.Cut(attempt, " "); class != "" && class != "malformed" && class != "lost" && class != "empty" {
+							t.Errorf("class %s: %+v", class, got)
+						}
+					}
+				})
+			}
+		}
+	}
+}

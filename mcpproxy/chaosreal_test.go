@@ -1,0 +1,101 @@
+package mcpproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/agentarmor/agentarmor/chaos"
+	"github.com/agentarmor/agentarmor/fixtures/badserver"
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
+)
+
+// A process really dies, is reaped, and another one serves soon.
+func TestKillIsReal(t *testing.T) {
+	inj := chaos.New(chaos.Options{Enabled: true})
+	p, err := New(Config{Chaos: inj, Upstreams: []UpstreamConfig{{Name: "proc", Command: os.Args[0], Env: map[string]string{badEnv: "1"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Start(t.Context())
+	defer p.Close(context.Background())
+	defer inj.Close()
+	in := p.upstream("proc").shared
+	first, err := in.await(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := first.peer.Stats().Pid
+	inj.Watch(chaos.Watcher{Targets: func() []string { return []string{"mcp/proc/echo"} }})
+	inject(t, inj, chaos.Spec{Target: "mcp/proc/echo", Fault: chaos.Kill, Count: 1})
+	_, err = first.call(t.Context(), "tools/call", []byte(`{"name":"echo","arguments":{}}`))
+	e, ok := errors.AsType[*wire.Error](err)
+	if by, marked := errors.AsType[*chaos.Injected](err); !ok || e.Kind != wire.Lost || !marked || by.Fault != chaos.Kill {
+		t.Fatalf("%v", err)
+	}
+	<-first.done
+	if process, err := os.FindProcess(pid); err == nil && process.Signal(syscall.Signal(0)) == nil {
+		t.Error("the process is still there")
+	}
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if c := in.live(); c != nil && c != first {
+			if _, err := c.call(t.Context(), "tools/call", []byte(`{"name":"echo","arguments":{}}`)); err != nil {
+				t.Error(err)
+			}
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("nothing has come after it")
+		}
+	}
+}
+
+// The same over real HTTP, where the server is not ours.
+func TestFaultsOverHTTP(t *testing.T) {
+	for _, kind := range []string{"http", "sse"} {
+		for fault, want := range map[chaos.Kind]wire.ErrorKind{chaos.Kill: wire.Lost, chaos.Drop: wire.Lost, chaos.Error: wire.HTTPStatus, chaos.Corrupt: wire.Malformed} {
+			t.Run(fmt.Sprint(kind, " ", fault), func(t *testing.T) {
+				defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+				web := httptest.NewServer(badserver.New(badserver.Options{}))
+				defer web.Close()
+				inj := chaos.New(chaos.Options{Enabled: true})
+				path := map[string]string{"http": "/mcp", "sse": "/sse"}[kind]
+				p, err := New(Config{Chaos: inj, Upstreams: []UpstreamConfig{{Name: "web", URL: web.URL + path}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.Start(t.Context())
+				defer p.Close(context.Background())
+				defer inj.Close()
+				in := p.upstream("web").shared
+				first, err := in.await(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				inj.Watch(chaos.Watcher{Targets: func() []string { return []string{"mcp/web/echo"} }})
+				inject(t, inj, chaos.Spec{Target: "mcp/web/echo", Fault: fault, Count: 1})
+				echo := []byte(`{"name":"echo","arguments":{}}`)
+				_, err = first.call(t.Context(), "tools/call", echo)
+				e, ok := errors.AsType[*wire.Error](err)
+				if by, marked := errors.AsType[*chaos.Injected](err); !ok || e.Kind != want || !marked || by.Fault != fault {
+					t.Fatalf("%v", err)
+				}
+				for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+					if c := in.live(); c != nil {
+						if _, err := c.call(t.Context(), "tools/call", echo); err == nil {
+							return
+						}
+					}
+				}
+				t.Error("it has not recovered")
+			})
+		}
+	}
+}
