@@ -1,42 +1,57 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
-	"slices"
-	"strings"
+	"sync/atomic"
 	"time"
 
-	"github.com/mark3labs/mcp-go/client"
-	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/spf13/cobra"
 
+	"github.com/agentarmor/agentarmor/chaos"
 	"github.com/agentarmor/agentarmor/fixtures/badserver"
-	"github.com/agentarmor/agentarmor/fixtures/fakellm"
+	"github.com/agentarmor/agentarmor/llm"
 	"github.com/agentarmor/agentarmor/mcpproxy"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
-const demoHelp = `Live through two outages in a few seconds, without keys, network or
-configuration: start two MCP servers and two model providers (fixtures, from
-this very binary) behind one endpoint, list and call tools, kill a server and
-watch it come back, ask a model and have its provider fail.
-The exit status tells whether every step held.`
+const demoHelp = `Live through outages in a few seconds, without keys, network or configuration.
+Two MCP servers and two models (fixtures, from this very binary) stand behind one
+endpoint; a client lists and calls tools, talks with a model that dies in
+mid-conversation, calls a server that is killed in mid-call, and measures what the
+armor buys. The faults are injected through the endpoint itself, with its tools
+chaos.inject and chaos.clear.
+
+The exit status tells whether every step held. With --keep the endpoint then stays
+up until ctrl-C, for clients of your own, at ` + defaultListen + ` if that is free.`
+
+// demoFlags are the flags of demo.
+type demoFlags struct {
+	keep    bool
+	listen  string
+	fixture string // the program whose command fixture is the servers; "": this one
+}
 
 func (a *app) demoCommand() *cobra.Command {
-	return &cobra.Command{
+	var f demoFlags
+	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Live through an outage on fake servers",
+		Short: "Live through outages on fake servers and models",
 		Long:  demoHelp,
 		Args:  noArguments,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return a.demo(cmd.Context()) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return a.demo(cmd.Context(), f) },
 	}
+	fs := cmd.Flags()
+	fs.BoolVar(&f.keep, "keep", false, "leave the endpoint up until ctrl-C, and tell how to connect")
+	fs.StringVar(&f.listen, "listen", "", "`host:port` of the endpoint, on loopback")
+	return cmd
 }
 
 // fixtureCommand is the server that demo starts, in a process of its own.
@@ -54,220 +69,155 @@ func (a *app) fixtureCommand() *cobra.Command {
 	}
 }
 
-// demoBudget bounds the whole demo.
+// demoBudget bounds the whole story.
 const demoBudget = 30 * time.Second
 
-// demo tells one outage, step by step; it ends with errFailed if a step did.
-func (a *app) demo(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, demoBudget)
-	defer cancel()
-	self, err := os.Executable()
+// demo tells the story; it ends with errFailed if a step did not hold.
+func (a *app) demo(ctx context.Context, f demoFlags) error {
+	w, err := newDemoWorld(ctx, f)
 	if err != nil {
 		return err
 	}
-	models, err := fakeModels()
-	if err != nil {
+	defer w.close()
+	if err := a.story(ctx, w); err != nil || !f.keep {
 		return err
 	}
-	defer models.close()
-	proxy, err := mcpproxy.New(mcpproxy.Config{Version: version(), Log: slog.New(slog.DiscardHandler), LLM: models.chain, Upstreams: []mcpproxy.UpstreamConfig{
-		{Name: "files", Command: self, Args: []string{"fixture", "-name", "files"}},
-		{Name: "search", Command: self, Args: []string{"fixture", "-name", "search"}},
-	}})
-	if err != nil {
-		return err
+	fmt.Fprintf(a.stdout, keepText, w.url())
+	<-ctx.Done()
+	return nil
+}
+
+// keepText takes the URL.
+const keepText = `
+The endpoint stays up at %[1]s until ctrl-C; chaos is on, no token is needed. Connect a client:
+
+  Claude Code               claude mcp add --transport http agentarmor-demo %[1]s
+  Cursor, .cursor/mcp.json  {"mcpServers": {"agentarmor-demo": {"url": "%[1]s"}}}
+  VS Code, .vscode/mcp.json {"servers": {"agentarmor-demo": {"type": "http", "url": "%[1]s"}}}
+  MCP Inspector             npx @modelcontextprotocol/inspector --transport http --server-url %[1]s
+
+Watch it, and break it:
+
+  agentarmor status --watch --url %[1]s
+  agentarmor chaos inject llm/gemini error --status 503 --ttl 1m --url %[1]s
+  agentarmor chaos inject 'mcp/files/*' kill --count 1 --ttl 1m --url %[1]s
+  agentarmor chaos scenario everything --ttl 1m --url %[1]s
+  agentarmor chaos list --url %[1]s
+  agentarmor chaos clear --url %[1]s
+`
+
+// demoWorld is the endpoint of the demo and all that is behind it.
+type demoWorld struct {
+	models   *demoModels
+	chaos    *chaos.Injector
+	chain    *llm.Chain
+	proxy    *mcpproxy.Proxy
+	listener net.Listener
+	server   *http.Server
+	served   chan struct{} // closed when server has ended
+}
+
+// filesStart is how long the server that is killed takes to start, as npx
+// does: long enough for a client to notice that it is away.
+const filesStart = time.Second
+
+// newDemoWorld starts everything; it is wired as for serve. Its processes end with ctx.
+func newDemoWorld(ctx context.Context, f demoFlags) (w *demoWorld, err error) {
+	if f.fixture == "" {
+		if f.fixture, err = os.Executable(); err != nil {
+			return nil, err
+		}
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
-		defer cancel()
-		proxy.Close(ctx)
-	}()
-	proxy.Start(ctx)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
+	w = &demoWorld{chaos: chaos.New(chaos.Options{Enabled: true, Seed: 1}), models: newDemoModels(), served: make(chan struct{})}
+	var later atomic.Pointer[mcpproxy.Proxy]
+	if w.chain, err = newChain(w.models.settings(), nil, w.chaos, &later); err != nil {
+		w.models.close()
+		return nil, err
 	}
-	srv := wire.NewServer(proxy.HTTP(mcpproxy.HTTPOptions{Loopback: true}))
+	w.proxy, err = mcpproxy.New(mcpproxy.Config{
+		Version: version(), Log: slog.New(slog.DiscardHandler), LLM: w.chain, Chaos: w.chaos,
+		Upstreams: []mcpproxy.UpstreamConfig{
+			{Name: "files", Command: f.fixture, Args: []string{"fixture", "-name", "files", "-init-delay", filesStart.String()}},
+			{Name: "search", Command: f.fixture, Args: []string{"fixture", "-name", "search"}},
+		},
+	})
+	if err == nil {
+		later.Store(w.proxy)
+		w.listener, err = f.open()
+	}
+	if err != nil {
+		w.models.close()
+		return nil, err
+	}
+	w.proxy.Start(ctx)
+	w.server = wire.NewServer(w.proxy.HTTP(mcpproxy.HTTPOptions{Loopback: true}))
+	w.server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 	go func() {
 		defer wire.OnPanic()
-		_ = srv.Serve(listener) // ends with Close
+		defer close(w.served)
+		_ = w.server.Serve(w.listener) // ends with close
 	}()
-	defer srv.Close()
-	url := "http://" + listener.Addr().String() + "/mcp"
-	fmt.Fprintf(a.stdout, "AgentArmor at %s, in front of two MCP servers, files and search, and two model providers\n\n", url)
-	d := &demonstration{out: a.stdout, paint: colours(a.stdout), models: models}
-	if d.client, err = connect(ctx, url, "", "agentarmor-demo"); err != nil {
+	return w, nil
+}
+
+// open listens where the flags say. What was not asked for by name need not be that port.
+func (f *demoFlags) open() (net.Listener, error) {
+	addr := f.listen
+	switch {
+	case addr != "":
+		if msg := address(addr); msg != "" {
+			return nil, usage("--listen: %s", msg)
+		}
+		if !loopback(addr) {
+			return nil, usage("--listen: the demo wants no token, so it listens on loopback only")
+		}
+	case f.keep:
+		if l, err := net.Listen("tcp", defaultListen); err == nil {
+			return l, nil
+		}
+	}
+	l, err := net.Listen("tcp", cmp.Or(addr, "127.0.0.1:0"))
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen on %s: %w; choose another address with --listen", addr, err)
+	}
+	return l, nil
+}
+
+func (w *demoWorld) url() string { return "http://" + w.listener.Addr().String() + "/mcp" }
+
+// close ends everything and waits for it.
+func (w *demoWorld) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
+	defer cancel()
+	w.chaos.Close() // no fault holds up the end
+	w.proxy.Close(ctx)
+	_ = w.server.Close() // of a listener that is of no more use
+	<-w.served
+	_ = w.chain.Close() // of idle connections
+	w.models.close()
+}
+
+// errTooLong is why a story ends that takes longer than demoBudget.
+var errTooLong = errors.New("the demo took longer than " + demoBudget.String())
+
+// story tells it over a client of its own.
+func (a *app) story(ctx context.Context, w *demoWorld) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, demoBudget, errTooLong)
+	defer cancel()
+	fmt.Fprintf(a.stdout, "AgentArmor at %s, with chaos on, in front of two MCP servers and two models (fakes: no keys, no network)\n", w.url())
+	c, err := connect(ctx, w.url(), "", "agentarmor-demo")
+	if err != nil {
 		return err
 	}
-	defer d.client.Close()
+	defer c.Close()
+	d := &demonstration{app: a, paint: colours(a.stdout), demoClient: demoClient{client: c}}
 	d.run(ctx)
+	cancel()
+	d.calls.Wait()
 	if d.failed {
 		return errFailed
 	}
 	return nil
-}
-
-// demonstration is the client that lives through the outage, and tells of it.
-type demonstration struct {
-	out    io.Writer
-	paint  func(colour, text string) string
-	client *client.Client
-	models *demoModels
-	failed bool
-	step   int
-}
-
-func (d *demonstration) run(ctx context.Context) {
-	var tools []string
-	d.try("the tools of both servers are listed", func() (string, error) {
-		var err error
-		tools, err = d.await(ctx, "files__echo", "search__echo")
-		return fmt.Sprintf("%d tools: %s …", len(tools), strings.Join(tools[:min(4, len(tools))], ", ")), err
-	})
-	d.try("a call reaches each of them", func() (string, error) {
-		first, err := d.call(ctx, "files__echo", map[string]any{"text": "hello"})
-		if err != nil {
-			return first, err
-		}
-		second, err := d.call(ctx, "search__echo", map[string]any{"text": "hello"})
-		return first + " / " + second, err
-	})
-	var pid int
-	d.try("files is killed", func() (string, error) {
-		up, err := d.upstream(ctx, "files")
-		if err != nil {
-			return "", err
-		}
-		if pid = up.Pid; pid <= 0 {
-			return "", fmt.Errorf("no process to kill: %s", up.State)
-		}
-		p, err := os.FindProcess(pid)
-		if err != nil {
-			return "", err
-		}
-		return fmt.Sprintf("SIGKILL to process %d", pid), p.Kill()
-	})
-	d.try("search still answers, and files' tools stay listed", func() (string, error) {
-		if _, err := d.await(ctx, "files__echo"); err != nil {
-			return "", err
-		}
-		return d.call(ctx, "search__echo", map[string]any{"text": "still here"})
-	})
-	d.try("the status says what happened", func() (string, error) {
-		return d.text(ctx, func(up upstreamStatus) bool { return up.State != "ready" || up.Restarts > 0 && up.Pid != pid })
-	})
-	d.try("files is back by itself", func() (string, error) {
-		answer, err := d.callUntil(ctx, "files__echo", map[string]any{"text": "back again"})
-		if err != nil {
-			return answer, err
-		}
-		up, err := d.upstream(ctx, "files")
-		return fmt.Sprintf("%s, from process %d after %d restart", answer, up.Pid, up.Restarts), err
-	})
-	d.try("llm.complete is answered by Gemini", func() (string, error) { return d.complete(ctx, "gemini") })
-	d.try("Gemini fails, and Groq answers", func() (string, error) {
-		d.models.gemini.Script(fakellm.Reply{Status: http.StatusServiceUnavailable})
-		return d.complete(ctx, "groq")
-	})
-}
-
-// try runs one step and tells how it went; after a failure the rest is skipped.
-func (d *demonstration) try(what string, f func() (string, error)) {
-	if d.failed {
-		return
-	}
-	d.step++
-	began := time.Now()
-	text, err := f()
-	mark := d.paint("32", "ok")
-	if err != nil {
-		d.failed = true
-		mark, text = d.paint("31", "FAILED"), err.Error()
-	}
-	fmt.Fprintf(d.out, "%d. %s: %s (%s)\n   %s\n", d.step, what, mark, time.Since(began).Round(time.Millisecond), d.paint("2", text))
-}
-
-// await lists the tools until all the named ones are there.
-func (d *demonstration) await(ctx context.Context, names ...string) ([]string, error) {
-	for {
-		list, err := d.client.ListTools(ctx, mcp.ListToolsRequest{})
-		if err != nil {
-			return nil, err
-		}
-		have := make([]string, 0, len(list.Tools))
-		for _, t := range list.Tools {
-			have = append(have, t.Name)
-		}
-		if !slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(have, n) }) {
-			return have, nil
-		}
-		if err := pause(ctx); err != nil {
-			return have, err
-		}
-	}
-}
-
-// call returns the text of a tool's answer, or of its error.
-func (d *demonstration) call(ctx context.Context, tool string, args map[string]any) (string, error) {
-	res, err := d.client.CallTool(ctx, mcp.CallToolRequest{Params: mcp.CallToolParams{Name: tool, Arguments: args}})
-	if err != nil {
-		return "", err
-	}
-	text := "no text"
-	if len(res.Content) > 0 {
-		if t, ok := res.Content[0].(mcp.TextContent); ok {
-			text = t.Text
-		}
-	}
-	if res.IsError {
-		return "", fmt.Errorf("%s", text)
-	}
-	return tool + " says " + text, nil
-}
-
-// callUntil repeats a harmless call until it is answered.
-func (d *demonstration) callUntil(ctx context.Context, tool string, args map[string]any) (string, error) {
-	for {
-		text, err := d.call(ctx, tool, args)
-		if err == nil || pause(ctx) != nil {
-			return text, err
-		}
-	}
-}
-
-func (d *demonstration) status(ctx context.Context) (doc statusDocument, err error) {
-	raw, err := statusResource(ctx, d.client)
-	if err != nil {
-		return doc, err
-	}
-	return doc, json.Unmarshal(raw, &doc)
-}
-
-func (d *demonstration) upstream(ctx context.Context, name string) (upstreamStatus, error) {
-	doc, err := d.status(ctx)
-	return doc.Upstreams[name], err
-}
-
-// text waits until the status of files shows what is looked for.
-func (d *demonstration) text(ctx context.Context, seen func(upstreamStatus) bool) (string, error) {
-	for {
-		doc, err := d.status(ctx)
-		if err != nil || seen(doc.Upstreams["files"]) {
-			return doc.Summary.Text, err
-		}
-		if err := pause(ctx); err != nil {
-			return doc.Summary.Text, err
-		}
-	}
-}
-
-func pause(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(50 * time.Millisecond):
-		return nil
-	}
 }
 
 // colours returns how to colour text: not at all unless out is a terminal.
