@@ -369,7 +369,7 @@ func (h *httpSender) post(c *rawClient, method, raw string) {
 			h.session = id
 			h.mu.Unlock()
 		}
-		receiveBody(c, resp)
+		readMessages(resp, func(raw string) { c.receive(raw, resp.StatusCode) })
 	})
 }
 
@@ -396,18 +396,19 @@ func mcpHeaders(raw string) map[string]string {
 	return h
 }
 
-func receiveBody(c *rawClient, resp *http.Response) {
+// readMessages reads the messages of a response until it ends.
+func readMessages(resp *http.Response, got func(raw string)) {
 	if !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
 		if b, err := io.ReadAll(resp.Body); err == nil && len(b) > 0 && b[0] == '{' {
-			c.receive(string(b), resp.StatusCode)
+			got(string(b))
 		}
 		return
 	}
-	r := bufio.NewReaderSize(resp.Body, 1<<20)
+	r := bufio.NewReaderSize(resp.Body, 1<<16)
 	for {
 		line, err := r.ReadString('\n')
 		if data, ok := strings.CutPrefix(strings.TrimRight(line, "\r\n"), "data:"); ok && strings.TrimSpace(data) != "" {
-			c.receive(strings.TrimSpace(data), resp.StatusCode)
+			got(strings.TrimSpace(data))
 		}
 		if err != nil {
 			return
