@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"os"
@@ -13,10 +14,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/mark3labs/mcp-go/mcp"
 	"go.uber.org/goleak"
 
 	"github.com/agentarmor/agentarmor/chaos"
@@ -45,7 +48,7 @@ func TestEvenFaults(t *testing.T) {
 	f, other := evenFaults{0.1, 7}, evenFaults{0.1, 8}
 	differ := 0
 	for i := range 20_000 {
-		c := crashCall{target: "mcp/tools", tool: "echo", step: string(rune('a'+i%7)) + strings.Repeat("x", i%91), attempt: i}
+		c := crashCall{target: "mcp/tools", op: chaos.ToolCall, tool: "echo", step: string(rune('a'+i%7)) + strings.Repeat("x", i%91), attempt: i}
 		d := f.decide(c)
 		if again := f.decide(c); again.Action != d.Action {
 			t.Fatal("not the same again")
@@ -66,8 +69,11 @@ func TestEvenFaults(t *testing.T) {
 	if differ < 1000 {
 		t.Errorf("another seed differs in %d", differ)
 	}
-	if d := (evenFaults{0, 1}).decide(crashCall{}); d.Cause != nil {
+	if d := (evenFaults{0, 1}).decide(crashCall{step: "x"}); d.Cause != nil {
 		t.Error("a fault at rate 0")
+	}
+	if d := (evenFaults{1, 1}).decide(crashCall{target: "mcp/tools"}); d.Cause != nil {
+		t.Error("a probe meets a fault")
 	}
 }
 
@@ -82,20 +88,20 @@ func quickly(t *testing.T, f crashFlags) *crashReport {
 	return c
 }
 
-// The armor helps, nothing is executed twice, and nothing is left behind.
+// With the armor every run succeeds, nothing is executed twice, and nothing is
+// left behind.
 func TestCrashLanes(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	f := crashFlags{steps: 20, runs: 40, rate: 0.05, seed: 3}
 	c := quickly(t, f)
-	if c.Naive.Success.Share >= c.Armored.Success.Low || c.Armored.Duplicates != 0 || c.Naive.Duplicates != 0 {
+	if c.Naive.Success.High >= c.Armored.Success.Low || c.Armored.Succeeded != f.runs || c.Armored.Duplicates != 0 || c.Naive.Duplicates != 0 {
 		t.Errorf("naive %+v, armored %+v", c.Naive.Success, c.Armored.Success)
 	}
-	if c.Armored.Retries == 0 || c.Armored.Failovers == 0 || c.Naive.Retries+c.Naive.Failovers+c.Naive.Uncertain != 0 {
-		t.Errorf("retries %d, failovers %d", c.Armored.Retries, c.Armored.Failovers)
+	if n := &c.Naive; n.Retries+n.Failovers+n.Repeats+n.Looks != 0 || n.Alone != n.Success {
+		t.Errorf("naive: %+v", n)
 	}
-	// Of the steps of the armored lane only those fail that may have been executed.
-	if failed := f.runs - c.Armored.Succeeded; failed != c.Armored.Uncertain {
-		t.Errorf("%d runs failed, %d steps were uncertain", failed, c.Armored.Uncertain)
+	if a := &c.Armored; a.Retries == 0 || a.Failovers == 0 || a.Looks == 0 || a.Alone.Share >= 1 || a.Alone.Share <= c.Naive.Success.Share || a.AloneSteps[19] != a.Alone.Share {
+		t.Errorf("retries %d, failovers %d, looks %d, alone %+v", a.Retries, a.Failovers, a.Looks, a.Alone)
 	}
 	if math.Abs(c.Predicted-math.Pow(0.95, 20)) > 1e-9 || c.Armored.P95MS < c.Armored.P50MS || c.Naive.P50MS <= 0 || len(c.Naive.BySteps) != 20 {
 		t.Errorf("%+v", c)
@@ -131,12 +137,113 @@ func TestCrashEnds(t *testing.T) {
 	}
 }
 
-func TestDuplicatesAreCounted(t *testing.T) {
-	w, err := newCrashWorld(evenFaults{}, quickPace())
+// crashWorldOf is a world that ends with the test, and in which the faults act.
+func crashWorldOf(t *testing.T, faults decider) *crashWorld {
+	t.Helper()
+	w, err := newCrashWorld(faults, quickPace())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.close()
+	t.Cleanup(w.close)
+	w.begin()
+	return w
+}
+
+// faultOf has the first call of each tool for a step meet what the step is named for.
+type faultOf struct {
+	mu   sync.Mutex
+	left map[string]chaos.Decision // by tool and step
+}
+
+func (f *faultOf) close() {}
+
+func (f *faultOf) decide(c crashCall) chaos.Decision {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d := f.left[c.tool+" "+c.step]
+	delete(f.left, c.tool+" "+c.step)
+	return d
+}
+
+// What may have been executed is looked up, also when the first look fails, and
+// made again only if it was not.
+func TestLooksBeforeItRepeats(t *testing.T) {
+	fault := &chaos.Injected{ID: "x"}
+	half := func(b []byte) []byte { return b[:len(b)/2] }
+	gone := chaos.Decision{Action: chaos.Die, Cause: fault}
+	w := crashWorldOf(t, &faultOf{left: map[string]chaos.Decision{
+		"append before": gone, "append looked": gone, "appended looked": {Action: chaos.FailTool, Text: "The tool failed.", Cause: fault},
+		"append after": {Action: chaos.Break, Cause: fault}, "append cut": {Action: chaos.Garble, Change: half, Cause: fault},
+		"append failed": {Action: chaos.FailTool, Text: "The tool failed.", Cause: fault},
+		"append told":   {Action: chaos.Answer, Status: 429, RetryAfter: time.Second, Cause: fault},
+	}})
+	l, err := newArmored(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	var got []string
+	for _, step := range []string{"before", "looked", "after", "cut", "failed", "told", "well"} {
+		o := l.do(t.Context(), appendStep, step)
+		got = append(got, fmt.Sprintf("%s %t: %d looks, %d repeats", step, o.ok, o.looks, o.repeats))
+	}
+	if diff := cmp.Diff([]string{
+		"before true: 1 looks, 1 repeats", "looked true: 1 looks, 2 repeats", "after true: 1 looks, 0 repeats", "cut true: 1 looks, 0 repeats",
+		"failed true: 1 looks, 1 repeats", "told true: 0 looks, 0 repeats", "well true: 0 looks, 0 repeats",
+	}, got); diff != "" {
+		t.Error(diff)
+	}
+	if lines := string(must(os.ReadFile(w.file("append")))); lines != "before\nlooked\nafter\ncut\nfailed\ntold\nwell\n" {
+		t.Errorf("executed: %q", lines)
+	}
+}
+
+// What AgentArmor says in a result is heeded, of a server and of the models.
+func TestAgentReadsWhatItIsTold(t *testing.T) {
+	at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	var o outcome
+	call := &mcp.CallToolResult{Result: mcp.Result{Meta: &mcp.Meta{AdditionalFields: map[string]any{
+		"agentarmor/call": map[string]any{"executed": "no", "retry_at": at, "attempts": 3},
+	}}}}
+	if told := o.read(call, appendStep); told != (account{"no", at, 3}) || o.retries != 2 {
+		t.Errorf("%+v, %+v", told, o)
+	}
+	degraded := &mcp.CallToolResult{StructuredContent: map[string]any{"degraded": true, "not_before": at}}
+	if told := o.read(degraded, modelStep); told.RetryAt != at || o.failover {
+		t.Errorf("%+v, %+v", told, o)
+	}
+	other := &mcp.CallToolResult{StructuredContent: map[string]any{"provider": "groq"}}
+	if o.read(other, modelStep); !o.failover {
+		t.Error("another model is none")
+	}
+}
+
+// A call that hangs is not executed any more once its client has left.
+func TestNobodyWorksForWhoHasLeft(t *testing.T) {
+	inj := chaos.New(chaos.Options{Enabled: true})
+	w := crashWorldOf(t, &scenarioFaults{inj})
+	naive, err := newNaive(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := inj.Inject(chaos.Spec{Target: "mcp/tools/append", Fault: chaos.Hang, TTL: chaos.Duration(time.Minute)}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if o := naive.do(ctx, appendStep, "x"); o.ok {
+		t.Error("it was answered")
+	}
+	naive.close()
+	w.server.Close() // waits for what it serves
+	inj.Close()
+	if b, err := os.ReadFile(w.file("append")); err == nil {
+		t.Errorf("executed: %q", b)
+	}
+}
+
+func TestDuplicatesAreCounted(t *testing.T) {
+	w := crashWorldOf(t, evenFaults{})
 	if n := w.duplicates(); n != 0 {
 		t.Errorf("%d of nothing", n)
 	}
@@ -152,12 +259,13 @@ func TestDuplicatesAreCounted(t *testing.T) {
 func fixedReport() *crashReport {
 	c := &crashReport{Steps: 4, Runs: 10, FaultRate: 0.1, Seed: 1}
 	c.Naive = laneReport{
-		Succeeded: 6, Success: wilson(6, 10), StepsMade: 31, Faults: 4, P50MS: 2, P95MS: 8, BySteps: []float64{0.9, 0.8, 0.7, 0.6},
+		Succeeded: 6, Success: wilson(6, 10), Alone: wilson(6, 10), StepsMade: 31, Faults: 4, P50MS: 2, P95MS: 8,
+		BySteps: []float64{0.9, 0.8, 0.7, 0.6}, AloneSteps: []float64{0.9, 0.8, 0.7, 0.6},
 		Latency: []histogram{{0.25, 0}, {2, 25}, {8, 6}}, FaultsAtMS: []float64{10, 20, 30, 40}, TookMS: 50,
 	}
 	c.Armored = laneReport{
-		Succeeded: 9, Success: wilson(9, 10), StepsMade: 39, Faults: 5, P50MS: 2.5, P95MS: 20, Retries: 3, Failovers: 1, Repeats: 2, Uncertain: 1,
-		BySteps: []float64{1, 1, 1, 0.9}, Latency: []histogram{{0.25, 0}, {2.5, 30}, {30, 9}}, FaultsAtMS: []float64{5, 15}, TookMS: 60,
+		Succeeded: 9, Success: wilson(9, 10), Alone: wilson(7, 10), StepsMade: 39, Faults: 5, P50MS: 2.5, P95MS: 20, Retries: 3, Failovers: 1, Repeats: 2, Looks: 1,
+		BySteps: []float64{1, 1, 1, 0.9}, AloneSteps: []float64{1, 0.9, 0.8, 0.7}, Latency: []histogram{{0.25, 0}, {2.5, 30}, {30, 9}}, FaultsAtMS: []float64{5, 15}, TookMS: 60,
 		Breakers: []breakerMark{{"echo", "open", 15}, {"echo", "half_open", 30}, {"echo", "closed", 40}, {"<gemini>", "open", 50}},
 	}
 	c.conclude()
@@ -201,10 +309,10 @@ func TestCrashPage(t *testing.T) {
 			t.Error(svg)
 		}
 	}
-	if n := strings.Count(svgs[0], "<polyline"); n != 3 {
+	if n := strings.Count(svgs[0], "<polyline"); n != 4 {
 		t.Errorf("%d curves of success", n)
 	}
-	for _, want := range []string{"breaker echo", "breaker &lt;gemini&gt;", `fill="#e67e22"`} {
+	for _, want := range []string{"breaker echo", "breaker &lt;gemini&gt;", `class="half"`} {
 		if !strings.Contains(svgs[2], want) {
 			t.Errorf("no %s in the timeline", want)
 		}
@@ -212,14 +320,19 @@ func TestCrashPage(t *testing.T) {
 	if n := strings.Count(svgs[2], "<rect"); n != 4+2+3 {
 		t.Errorf("%d marks in the timeline", n)
 	}
-	if !strings.Contains(page, "60.0 % of the runs succeed") {
+	if !strings.Contains(page, "60.0 % of the runs succeed") || !strings.Contains(page, "(70.0 % without any help of the agent)") {
 		t.Error("no summary")
+	}
+	for class := range strings.FieldsSeq("naive armored curve open half grid") {
+		if n := strings.Count(page, "."+class+" {") + strings.Count(page, "."+class+", "); n != 2 {
+			t.Errorf("class %s has %d colours, not one in light and one in dark", class, n)
+		}
 	}
 }
 
 // An empty report still draws.
 func TestCrashPageOfNothing(t *testing.T) {
-	c := &crashReport{Steps: 1, Runs: 1, Naive: laneReport{BySteps: []float64{0}}, Armored: laneReport{BySteps: []float64{0}}}
+	c := &crashReport{Steps: 1, Runs: 1, Naive: laneReport{BySteps: []float64{0}}, Armored: laneReport{BySteps: []float64{0}, AloneSteps: []float64{0}}}
 	c.conclude()
 	if page := string(must(c.page())); strings.Contains(page, "NaN") || strings.Contains(page, "Inf") {
 		t.Error(page)
@@ -239,8 +352,30 @@ func TestScenarioFaults(t *testing.T) {
 	if first.Action != chaos.Answer || first.Status != 503 || second.Cause != nil {
 		t.Errorf("the first model: %+v, the second: %+v", first, second)
 	}
-	if d := f.decide(crashCall{target: "mcp/tools", tool: "echo"}); d.Cause != nil {
+	if d := f.decide(crashCall{target: "mcp/tools", op: chaos.ToolCall, tool: "echo"}); d.Cause != nil {
 		t.Errorf("the server: %+v", d)
+	}
+}
+
+// A server that is not there answers no probe either.
+func TestScenarioFaultsOfEveryRequest(t *testing.T) {
+	f, err := newScenarioFaults("flapping_server", chaos.Options{Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := newCrashWorld(f, quickPace())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.close()
+	naive, err := newNaive(t.Context(), w) // the faults have not begun
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer naive.close()
+	w.begin()
+	if _, err := connect(t.Context(), w.url(), "", "another"); err == nil {
+		t.Error("it is there")
 	}
 }
 

@@ -75,7 +75,7 @@ func awaitTool(ctx context.Context, c *client.Client, name string) error {
 		if err != nil || slices.ContainsFunc(list.Tools, func(t mcp.Tool) bool { return t.Name == name }) {
 			return err
 		}
-		if err := pause(ctx); err != nil {
+		if err := rest(ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -121,31 +121,59 @@ type account struct {
 	Attempts int       `json:"attempts"`
 }
 
-// do makes a step as an agent does who heeds what it is told: what was not
-// executed, or does no harm twice, is repeated when it says so.
+// do makes a step as an agent does who heeds what it is told.
 func (a *armored) do(ctx context.Context, kind stepKind, step string) (o outcome) {
 	ctx, cancel := context.WithTimeout(ctx, a.w.pace.patience)
 	defer cancel()
+	_, o.ok = a.insist(ctx, kind, step, &o)
+	return o
+}
+
+// insist calls a tool until there is an answer: what was not executed, or does
+// no harm twice, is called again when that may be; whether anything else was
+// executed is looked up before. It returns the text of the answer.
+func (a *armored) insist(ctx context.Context, kind stepKind, step string, o *outcome) (text string, ok bool) {
 	name := kind.tool()
 	if kind != modelStep {
 		name = crashServer + "__" + name
 	}
 	for {
+		var told account
 		r, err := callStep(ctx, a.client, a.w, kind, name, step)
-		if err != nil {
-			return o
+		if err == nil {
+			told = o.read(r, kind)
+			if good(r, kind, step) {
+				return textOf(r), true
+			}
 		}
-		o.ok = good(r, kind, step)
-		told := o.read(r, kind)
-		if o.ok || told.Executed == "" || o.uncertain {
-			return o
+		if kind == appendStep && told.Executed != "no" && a.executed(ctx, step, o) {
+			return "", true
+		}
+		if rest(ctx, max(time.Until(told.RetryAt), a.w.pace.pause)) != nil {
+			return "", false
 		}
 		o.repeats++
-		select {
-		case <-ctx.Done():
-			return o
-		case <-time.After(max(time.Until(told.RetryAt), a.w.pace.patience/100)):
-		}
+	}
+}
+
+// executed looks whether an append was executed. What is still under way when
+// its connection breaks has ended a while later, one way or the other.
+func (a *armored) executed(ctx context.Context, step string, o *outcome) bool {
+	o.looks++
+	if rest(ctx, a.w.pace.pause) != nil {
+		return false
+	}
+	text, _ := a.insist(ctx, lookStep, step, o)
+	return text == executed
+}
+
+// rest waits a while, or returns why the context has ended before.
+func rest(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return ctx.Err()
 	}
 }
 
@@ -153,9 +181,9 @@ func (a *armored) do(ctx context.Context, kind stepKind, step string) (o outcome
 func (o *outcome) read(r *mcp.CallToolResult, kind stepKind) (told account) {
 	if kind == modelStep {
 		var answer struct {
-			Provider string
-			Degraded bool
-			Trace    llm.Trace
+			Provider  string
+			NotBefore time.Time `json:"not_before"`
+			Trace     llm.Trace
 		}
 		remarshal(r.StructuredContent, &answer)
 		for _, attempt := range answer.Trace.Attempts {
@@ -164,16 +192,12 @@ func (o *outcome) read(r *mcp.CallToolResult, kind stepKind) (told account) {
 			}
 		}
 		o.failover = o.failover || answer.Provider != "" && answer.Provider != crashModels[0]
-		if answer.Degraded { // nobody has answered, so nothing was done
-			told.Executed = "no"
-		}
-		return told
+		return account{RetryAt: answer.NotBefore}
 	}
 	if r.Meta != nil {
 		remarshal(r.Meta.AdditionalFields["agentarmor/call"], &told)
 	}
 	o.retries += max(0, told.Attempts-1)
-	o.uncertain = r.IsError && told.Executed == "maybe" && kind == appendStep
 	return told
 }
 

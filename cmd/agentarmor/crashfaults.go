@@ -13,8 +13,9 @@ import (
 // crashCall is one request that has arrived at a fake server or model.
 type crashCall struct {
 	target  string // mcp/tools or llm/<name>
-	tool    string // of mcp/tools
-	step    string // which step of which run it is for
+	op      chaos.Op
+	tool    string // with chaos.ToolCall
+	step    string // which step of which run it is for; "": none
 	attempt int    // at this target for this step, from 1
 }
 
@@ -35,6 +36,9 @@ type evenFaults struct {
 func (f evenFaults) close() {}
 
 func (f evenFaults) decide(c crashCall) chaos.Decision {
+	if c.step == "" {
+		return chaos.Decision{}
+	}
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s %s %d", c.target, c.step, c.attempt)
 	r := rand.New(rand.NewPCG(uint64(f.seed), h.Sum64()))
@@ -80,10 +84,7 @@ func newScenarioFaults(name string, o chaos.Options) (*scenarioFaults, error) {
 func (f *scenarioFaults) close() { f.Close() }
 
 func (f *scenarioFaults) decide(c crashCall) chaos.Decision {
-	if c.tool != "" {
-		return f.Decide(chaos.Call{Target: c.target, Op: chaos.ToolCall, Tool: c.tool})
-	}
-	return f.Decide(chaos.Call{Target: c.target})
+	return f.Decide(chaos.Call{Target: c.target, Op: c.op, Tool: c.tool})
 }
 
 // crashTargets is what can be broken in the crash test.
@@ -92,7 +93,7 @@ func crashTargets() []string {
 	for _, name := range crashModels {
 		targets = append(targets, chaos.Provider(name))
 	}
-	for _, kind := range []stepKind{readStep, putStep, appendStep} {
+	for _, kind := range []stepKind{readStep, putStep, appendStep, lookStep} {
 		targets = append(targets, chaos.Tool(crashServer, kind.tool()))
 	}
 	return targets

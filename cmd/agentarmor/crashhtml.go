@@ -24,12 +24,6 @@ func (c *crashReport) page() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-const (
-	naiveColour   = "#c0392b"
-	armoredColour = "#1e8449"
-	curveColour   = "#7f8c8d"
-)
-
 // chart is an SVG drawing with two axes. Its methods take what is measured,
 // not pixels.
 type chart struct {
@@ -42,7 +36,7 @@ type chart struct {
 
 const (
 	chartWidth  = 760
-	chartRight  = 16
+	chartRight  = 24
 	chartTop    = 12
 	chartBottom = 40
 )
@@ -74,13 +68,13 @@ func (c *chart) tickY(v float64, label string) {
 		c.left, chartWidth-chartRight, pixel(c.y(v)), c.left-6, template.HTMLEscapeString(label))
 }
 
-// line draws y over x.
-func (c *chart) line(xs, ys []float64, colour, dash string) {
+// line draws y over x, in the colour of a class of the page.
+func (c *chart) line(xs, ys []float64, class, dash string) {
 	var points []string
 	for i := range xs {
 		points = append(points, pixel(c.x(xs[i]))+","+pixel(c.y(ys[i])))
 	}
-	fmt.Fprintf(&c.b, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2" stroke-dasharray="%s"/>`, strings.Join(points, " "), colour, dash)
+	fmt.Fprintf(&c.b, `<polyline class="%s" points="%s" fill="none" stroke="currentColor" stroke-width="2" stroke-dasharray="%s"/>`, class, strings.Join(points, " "), dash)
 }
 
 // svg is the drawing, with what is written below it.
@@ -107,9 +101,10 @@ func (c *crashReport) successChart() template.HTML {
 	for i := range n {
 		xs, predicted = append(xs, float64(i+1)), append(predicted, math.Pow(1-c.FaultRate, float64(i+1)))
 	}
-	d.line(xs, predicted, curveColour, "6 4")
-	d.line(xs, append([]float64{1}, c.Naive.BySteps...), naiveColour, "")
-	d.line(xs, append([]float64{1}, c.Armored.BySteps...), armoredColour, "")
+	d.line(xs, predicted, "curve", "6 4")
+	d.line(xs, append([]float64{1}, c.Naive.BySteps...), "naive", "")
+	d.line(xs, append([]float64{1}, c.Armored.AloneSteps...), "armored", "6 4")
+	d.line(xs, append([]float64{1}, c.Armored.BySteps...), "armored", "")
 	return d.svg("steps of a run")
 }
 
@@ -129,19 +124,19 @@ func (c *crashReport) latencyChart() template.HTML {
 	d.tickY(high, fmt.Sprintf("%.0f %%", 100*high))
 	for _, lane := range []struct {
 		*laneReport
-		colour string
-	}{{&c.Naive, naiveColour}, {&c.Armored, armoredColour}} {
+		class string
+	}{{&c.Naive, "naive"}, {&c.Armored, "armored"}} {
 		var xs, ys []float64
 		for _, h := range lane.Latency {
 			xs, ys = append(xs, h.UpToMS), append(ys, float64(h.Steps)/float64(lane.StepsMade))
 		}
-		d.line(xs, ys, lane.colour, "")
+		d.line(xs, ys, lane.class, "")
 	}
 	return d.svg("time of a step")
 }
 
-// breakerColours are those of breakers that are not closed.
-var breakerColours = map[string]string{"open": "#c0392b", "half_open": "#e67e22"}
+// breakerClasses are those of breakers that are not closed.
+var breakerClasses = map[string]string{"open": "open", "half_open": "half"}
 
 const rowHeight = 22
 
@@ -167,16 +162,16 @@ func (c *crashReport) timelineChart() template.HTML {
 		fmt.Fprintf(&d.b, `<text x="%d" y="%d" text-anchor="end">%s</text>`, d.left-8, top+15, template.HTMLEscapeString(name))
 		return top + 3
 	}
-	mark := func(top int, from, to float64, colour string) {
-		fmt.Fprintf(&d.b, `<rect x="%s" y="%d" width="%s" height="%d" fill="%s"/>`, pixel(d.x(from)), top, pixel(max(1, d.x(to)-d.x(from))), rowHeight-6, colour)
+	mark := func(top int, from, to float64, class string) {
+		fmt.Fprintf(&d.b, `<rect class="%s" x="%s" y="%d" width="%s" height="%d" fill="currentColor"/>`, class, pixel(d.x(from)), top, pixel(max(1, d.x(to)-d.x(from))), rowHeight-6)
 	}
 	top := row(0, "faults, naive")
 	for _, at := range c.Naive.FaultsAtMS {
-		mark(top, at, at, naiveColour)
+		mark(top, at, at, "naive")
 	}
 	top = row(1, "faults, armored")
 	for _, at := range c.Armored.FaultsAtMS {
-		mark(top, at, at, armoredColour)
+		mark(top, at, at, "armored")
 	}
 	for i, name := range names {
 		top := row(2+i, "breaker "+name)
@@ -185,8 +180,8 @@ func (c *crashReport) timelineChart() template.HTML {
 			if n+1 < len(open[name]) {
 				end = open[name][n+1].AtMS
 			}
-			if colour := breakerColours[m.State]; colour != "" {
-				mark(top, m.AtMS, end, colour)
+			if class := breakerClasses[m.State]; class != "" {
+				mark(top, m.AtMS, end, class)
 			}
 		}
 	}

@@ -21,6 +21,7 @@ const (
 	putStep             // writes what may be written again
 	appendStep          // writes what must not be written twice
 	modelStep           // asks a model
+	lookStep            // reads whether an appendStep was executed; stands in no plan
 )
 
 // crashPlan is what an agent does, over and over: of ten steps six read, two
@@ -28,7 +29,7 @@ const (
 var crashPlan = []stepKind{readStep, readStep, modelStep, readStep, putStep, readStep, modelStep, readStep, readStep, appendStep}
 
 func (k stepKind) tool() string {
-	return [...]string{"echo", "append_idempotent", "append", "llm.complete"}[k]
+	return [...]string{"echo", "append_idempotent", "append", "llm.complete", "appended"}[k]
 }
 
 // lane is one way of getting through the steps.
@@ -42,12 +43,15 @@ type lane interface {
 
 // outcome is how one step went.
 type outcome struct {
-	ok        bool
-	retries   int  // by AgentArmor
-	repeats   int  // by the agent, as it was told
-	failover  bool // another model than the first one has answered
-	uncertain bool // it may have been executed, so it was not repeated
+	ok       bool
+	retries  int  // by AgentArmor
+	repeats  int  // by the agent
+	looks    int  // by the agent, whether what may have been executed was
+	failover bool // another model than the first one has answered
 }
+
+// alone tells whether it went well without the agent's help.
+func (o outcome) alone() bool { return o.ok && o.repeats+o.looks == 0 }
 
 // breakerMark is a transition of a breaker, since the lane began.
 type breakerMark struct {
@@ -91,6 +95,8 @@ func callStep(ctx context.Context, c *client.Client, w *crashWorld, kind stepKin
 	switch kind {
 	case putStep, appendStep:
 		args["file"] = w.file(kind.tool())
+	case lookStep:
+		args["file"] = w.file(appendStep.tool())
 	case modelStep:
 		args = map[string]any{"prompt": step}
 	}
@@ -102,23 +108,34 @@ func good(r *mcp.CallToolResult, kind stepKind, step string) bool {
 	if r.IsError || len(r.Content) == 0 {
 		return false
 	}
-	text, _ := r.Content[0].(mcp.TextContent)
-	if kind == putStep || kind == appendStep {
-		return text.Text == "appended"
+	switch kind {
+	case putStep, appendStep:
+		return textOf(r) == "appended"
+	case lookStep:
+		return textOf(r) == executed || textOf(r) == "no"
 	}
-	return text.Text == step
+	return textOf(r) == step
+}
+
+// executed is the answer of a lookStep.
+const executed = "yes"
+
+// textOf is the text that a result begins with.
+func textOf(r *mcp.CallToolResult) string {
+	text, _ := r.Content[0].(mcp.TextContent)
+	return text.Text
 }
 
 // runLane has every run made in a lane; done is called after each.
 func runLane(ctx context.Context, l lane, p *pace, steps, runs int, done func()) *laneResult {
-	res := &laneResult{lengths: make([]int, runs)}
+	res := &laneResult{lengths: make([]int, runs), alone: make([]int, runs)}
 	next, began := make(chan int), time.Now()
 	var wg sync.WaitGroup
 	for range p.workers {
 		wg.Go(func() {
 			defer wire.OnPanic()
 			for run := range next {
-				res.lengths[run] = oneRun(ctx, l, p, steps, run, res)
+				res.lengths[run], res.alone[run] = oneRun(ctx, l, p, steps, run, res)
 				done()
 			}
 		})
@@ -137,29 +154,32 @@ func runLane(ctx context.Context, l lane, p *pace, steps, runs int, done func())
 }
 
 // oneRun makes the steps of a run up to the first that fails, and returns how
-// many have succeeded.
-func oneRun(ctx context.Context, l lane, p *pace, steps, run int, res *laneResult) int {
+// many have succeeded, and how many of them before the agent had to help.
+func oneRun(ctx context.Context, l lane, p *pace, steps, run int, res *laneResult) (length, alone int) {
 	for i := range steps {
 		kind := crashPlan[i%len(crashPlan)]
-		time.Sleep(p.pause())
+		time.Sleep(p.thinking())
 		began := time.Now()
 		o := l.do(ctx, kind, fmt.Sprintf("run %d step %d", run, i))
 		res.add(o, time.Since(began))
 		if !o.ok {
-			return i
+			break
+		}
+		if length++; alone == i && o.alone() {
+			alone++
 		}
 	}
-	return steps
+	return length, alone
 }
 
 // laneResult is what has happened in a lane.
 type laneResult struct {
 	lengths []int // of the runs: steps that succeeded
+	alone   []int // of them before the agent had to help
 
-	mu                                     sync.Mutex
-	took                                   []time.Duration // of the steps
-	failed                                 int             // steps
-	retries, repeats, failovers, uncertain int
+	mu                                 sync.Mutex
+	took                               []time.Duration // of the steps
+	retries, repeats, looks, failovers int
 }
 
 func (r *laneResult) add(o outcome, took time.Duration) {
@@ -168,14 +188,9 @@ func (r *laneResult) add(o outcome, took time.Duration) {
 	r.took = append(r.took, took)
 	r.retries += o.retries
 	r.repeats += o.repeats
+	r.looks += o.looks
 	if o.failover {
 		r.failovers++
-	}
-	if !o.ok {
-		r.failed++
-	}
-	if o.uncertain {
-		r.uncertain++
 	}
 }
 

@@ -16,6 +16,7 @@ type pace struct {
 	spread   time.Duration // over which the runs begin; 0: one after the other
 	think    time.Duration // before a step, in the mean
 	patience time.Duration // with one step, whatever the agent is told
+	pause    time.Duration // before a repeat or a look, at least: what the server is still at ends sooner
 	upstream mcpproxy.UpstreamConfig
 	model    time.Duration // timeout of one
 	chain    llm.Options
@@ -29,7 +30,7 @@ const quickScale = 20
 func quickPace() pace {
 	fast := func(d time.Duration) time.Duration { return d / quickScale }
 	return pace{
-		workers: 8, patience: fast(2 * time.Minute), model: fast(20 * time.Second),
+		workers: 8, patience: fast(2 * time.Minute), pause: fast(time.Second), model: fast(20 * time.Second),
 		upstream: mcpproxy.UpstreamConfig{
 			CallTimeout: fast(time.Minute), MaxCallTime: fast(maxCallTime),
 			Retry:   mcpproxy.RetryConfig{Base: fast(retryBase), Max: fast(retryMax)},
@@ -47,10 +48,10 @@ func quickPace() pace {
 const scenarioTime = 30 * time.Second
 
 // scenarioPace is for faults that come and go: real time, agents that come
-// one by one and take their time, and less patience than production has.
+// one by one, take their time and have patience for longer than the faults last.
 func scenarioPace(runs int) pace {
 	return pace{
-		workers: 64, spread: min(20*time.Second, time.Duration(runs)*200*time.Millisecond), think: 200 * time.Millisecond, patience: 30 * time.Second, model: 5 * time.Second,
+		workers: 64, spread: min(20*time.Second, time.Duration(runs)*200*time.Millisecond), think: 200 * time.Millisecond, patience: time.Minute, pause: time.Second / 2, model: 5 * time.Second,
 		upstream: mcpproxy.UpstreamConfig{
 			CallTimeout: 5 * time.Second,
 			Breaker:     mcpproxy.BreakerConfig{OpenFor: 5 * time.Second, MaxOpenFor: 10 * time.Second},
@@ -60,7 +61,7 @@ func scenarioPace(runs int) pace {
 	}
 }
 
-// pause is how long an agent thinks before a step.
-func (p *pace) pause() time.Duration {
+// thinking is how long an agent thinks before a step.
+func (p *pace) thinking() time.Duration {
 	return time.Duration(rand.ExpFloat64() * float64(p.think))
 }

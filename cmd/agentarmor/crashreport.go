@@ -33,16 +33,18 @@ type overhead struct {
 type laneReport struct {
 	Succeeded  int         `json:"succeeded"` // runs
 	Success    interval    `json:"success"`
+	Alone      interval    `json:"alone"` // share of the runs that succeeded without any repeat or look by the agent
 	StepsMade  int         `json:"steps_made"`
 	Faults     int         `json:"faults"` // requests that met one
 	P50MS      float64     `json:"p50_ms"`
 	P95MS      float64     `json:"p95_ms"`
 	Retries    int         `json:"retries"`    // by AgentArmor
 	Failovers  int         `json:"failovers"`  // steps that another model has answered
-	Repeats    int         `json:"repeats"`    // by the agent, of what it was told was not executed
-	Uncertain  int         `json:"uncertain"`  // steps that may have been executed, and so were not repeated
+	Repeats    int         `json:"repeats"`    // by the agent
+	Looks      int         `json:"looks"`      // by the agent, whether what may have been executed was
 	Duplicates int         `json:"duplicates"` // executions that must not have been
 	BySteps    []float64   `json:"by_steps"`   // share of the runs whose first 1, 2, … steps succeeded
+	AloneSteps []float64   `json:"alone_by_steps"`
 	Latency    []histogram `json:"latency"`
 
 	FaultsAtMS []float64     `json:"faults_at_ms"`
@@ -105,23 +107,34 @@ func (r *laneResult) report(l lane, w *crashWorld, steps int, took time.Duration
 	slices.Sort(r.took)
 	out := laneReport{
 		StepsMade: len(r.took), Faults: len(w.hits), P50MS: percentileOf(r.took, 50), P95MS: percentileOf(r.took, 95),
-		Retries: r.retries, Failovers: r.failovers, Repeats: r.repeats, Uncertain: r.uncertain, Duplicates: w.duplicates(),
-		BySteps: make([]float64, steps), Latency: histogramOf(r.took), FaultsAtMS: []float64{}, Breakers: l.breakers(), TookMS: ms(took),
+		Retries: r.retries, Failovers: r.failovers, Repeats: r.repeats, Looks: r.looks, Duplicates: w.duplicates(),
+		Latency: histogramOf(r.took), FaultsAtMS: []float64{}, Breakers: l.breakers(), TookMS: ms(took),
 	}
-	for _, n := range r.lengths {
-		if n == steps {
-			out.Succeeded++
-		}
-		for i := range n {
-			out.BySteps[i] += 1 / float64(len(r.lengths))
-		}
-	}
-	out.Success = wilson(out.Succeeded, len(r.lengths))
+	var alone int
+	out.Succeeded, out.BySteps = reached(r.lengths, steps)
+	alone, out.AloneSteps = reached(r.alone, steps)
+	out.Success, out.Alone = wilson(out.Succeeded, len(r.lengths)), wilson(alone, len(r.alone))
 	for _, at := range w.hits {
 		out.FaultsAtMS = append(out.FaultsAtMS, ms(at))
 	}
 	slices.Sort(out.FaultsAtMS)
 	return out
+}
+
+// reached counts the runs that are so many steps long, and the share of those
+// that are at least 1, 2, … steps long.
+func reached(lengths []int, steps int) (whole int, shares []float64) {
+	shares = make([]float64, steps)
+	for i := range shares {
+		whole = 0
+		for _, n := range lengths {
+			if n > i {
+				whole++
+			}
+		}
+		shares[i] = float64(whole) / float64(len(lengths))
+	}
+	return whole, shares
 }
 
 // conclude compares the lanes.
@@ -151,14 +164,15 @@ func (c *crashReport) table(paint func(colour, text string) string) string {
 	row("predicted without protection, "+fmt.Sprintf("%.4g^%d", 1-c.FaultRate, c.Steps), shareText(c.Predicted), "-", "")
 	row("runs that succeeded", shareText(c.Naive.Success.Share), shareText(c.Armored.Success.Share), green)
 	row("  95 % interval", c.Naive.Success.String(), c.Armored.Success.String(), "")
+	row("  without the agent's help", shareText(c.Naive.Alone.Share), shareText(c.Armored.Alone.Share), "")
 	row("a step took, p50", milliseconds(c.Naive.P50MS), milliseconds(c.Armored.P50MS), "")
 	row("a step took, p95", milliseconds(c.Naive.P95MS), milliseconds(c.Armored.P95MS), "")
 	row("overhead, p50", "-", fmt.Sprintf("%+.2fms (%+.0f %%)", c.Overhead.P50MS, c.Overhead.Percent), "")
 	number("faults met", c.Naive.Faults, c.Armored.Faults, "")
 	row("retries", "-", strconv.Itoa(c.Armored.Retries), "")
-	row("failovers to another model", "-", strconv.Itoa(c.Armored.Failovers), "")
-	row("repeated by the agent, as told", "-", strconv.Itoa(c.Armored.Repeats), "")
-	row("not repeated: may have been executed", "-", strconv.Itoa(c.Armored.Uncertain), "")
+	row("answered by another model", "-", strconv.Itoa(c.Armored.Failovers), "")
+	row("repeated by the agent", "-", strconv.Itoa(c.Armored.Repeats), "")
+	row("looked up: may have been executed", "-", strconv.Itoa(c.Armored.Looks), "")
 	colour := green
 	if c.Armored.Duplicates > 0 {
 		colour = red

@@ -24,16 +24,18 @@ const crashHelp = `Measure what resilience buys, on fakes and without keys: many
 each of so many steps, meet the same faults twice. The naive lane makes one
 attempt at everything. The armored lane goes through a whole AgentArmor endpoint
 with the settings of production; its agent does what it is told: it repeats what
-was not executed, or does no harm twice, when it may, and nothing else.
+was not executed, or does no harm twice, when it may. Whether something else that
+may have been executed was, it looks up before, with a tool that can fail as well.
 
 Of ten steps six read, two ask a model, one writes what may be written twice and
 one what must not. A fault is HTTP 503, a connection that ends before or after the
 work, or an answer that cannot be read. --scenario takes those of chaos instead
 (agentarmor chaos scenario lists them), also from the config file.
 
-All times, of AgentArmor's settings too, are a twentieth of production's. With
---scenario they are real: the faults last 30 s, the runs (100 unless --runs says
-otherwise) begin within 20 s, a call may take 5 s, and a breaker is open for 5 s.
+All times, of AgentArmor's settings too, are a twentieth of production's, and an
+agent gives a step up after 6 s. With --scenario they are real: the faults last
+30 s, the runs (100 unless --runs says otherwise) begin within 20 s, a call may take
+5 s, a breaker is open for 5 s, and an agent gives up after a minute.
 The exit status is 1 if anything was executed twice.`
 
 func (a *app) crashCommand() *cobra.Command {
@@ -163,13 +165,12 @@ func crashLane(ctx context.Context, faults decider, p pace, open func(context.Co
 		return laneReport{}, err
 	}
 	defer l.close()
-	began := time.Now()
-	w.began = began
+	w.begin()
 	res := runLane(ctx, l, &p, f.steps, f.runs, done)
 	if ctx.Err() != nil {
 		return laneReport{}, context.Cause(ctx)
 	}
-	return res.report(l, w, f.steps, time.Since(began)), nil
+	return res.report(l, w, f.steps, time.Since(w.began)), nil
 }
 
 // writeHTML writes the report with its charts.

@@ -41,9 +41,9 @@ type crashWorld struct {
 	folder string
 	server *httptest.Server
 	tools  *badserver.Server
-	began  time.Time
 
 	mu       sync.Mutex
+	began    time.Time      // zero: no fault is met yet
 	attempts map[string]int // by target and step
 	hits     []time.Duration
 }
@@ -53,9 +53,16 @@ func newCrashWorld(faults decider, p pace) (*crashWorld, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &crashWorld{faults: faults, pace: p, folder: folder, attempts: map[string]int{}, began: time.Now(), tools: badserver.New(badserver.Options{JSON: true})}
+	w := &crashWorld{faults: faults, pace: p, folder: folder, attempts: map[string]int{}, tools: badserver.New(badserver.Options{JSON: true})}
 	w.server = httptest.NewServer(http.HandlerFunc(w.serve))
 	return w, nil
+}
+
+// begin has faults met from now on.
+func (w *crashWorld) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.began = time.Now()
 }
 
 func (w *crashWorld) close() {
@@ -90,7 +97,11 @@ func (w *crashWorld) meet(c crashCall) chaos.Decision {
 	key := c.target + " " + c.step
 	w.attempts[key]++
 	c.attempt = w.attempts[key]
+	begun := !w.began.IsZero()
 	w.mu.Unlock()
+	if !begun {
+		return chaos.Decision{}
+	}
 	d := w.faults.decide(c)
 	if d.Cause != nil {
 		w.mu.Lock()
@@ -108,8 +119,8 @@ func work(step string) time.Duration {
 	return time.Duration(2 * math.Exp(0.5*rand.New(rand.NewPCG(1, h.Sum64())).NormFloat64()) * float64(time.Millisecond))
 }
 
-// serve is the MCP server. Calls of tools take their time and meet faults; what
-// else clients and probes ask for meets none.
+// serve is the MCP server. Calls of tools take their time and meet faults; other
+// requests meet those that break the connection or answer for the server.
 func (w *crashWorld) serve(rw http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -117,14 +128,25 @@ func (w *crashWorld) serve(rw http.ResponseWriter, r *http.Request) {
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	m, err := wire.Parse(body)
-	if err != nil || m.Method != "tools/call" {
+	if err != nil || m.ID == nil || m.Method == "" {
 		w.tools.ServeHTTP(rw, r)
 		return
 	}
-	tool, _ := wire.String(wire.Get(m.Params, "name"))
-	step, _ := wire.String(wire.Get(wire.Get(m.Params, "arguments"), "text"))
-	d := w.meet(crashCall{target: chaos.Server(crashServer), tool: tool, step: step})
+	call := crashCall{target: chaos.Server(crashServer)}
+	switch m.Method {
+	case "tools/call":
+		call.op = chaos.ToolCall
+		call.tool, _ = wire.String(wire.Get(m.Params, "name"))
+		call.step, _ = wire.String(wire.Get(wire.Get(m.Params, "arguments"), "text"))
+	case "tools/list":
+		call.op = chaos.ToolList
+	}
+	d := w.meet(call)
 	if d.Wait(r.Context()) != nil {
+		return // who has left gets no work done
+	}
+	if call.op != chaos.ToolCall && d.Action == chaos.Pass {
+		w.tools.ServeHTTP(rw, r)
 		return
 	}
 	switch d.Action {
@@ -141,7 +163,7 @@ func (w *crashWorld) serve(rw http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(rw, `{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":%s}],"isError":true}}`, m.ID, wire.AppendString(nil, d.Text))
 		return
 	}
-	time.Sleep(work(step))
+	time.Sleep(work(call.step))
 	answer := httptest.NewRecorder()
 	w.tools.ServeHTTP(answer, r)
 	switch out := answer.Body.Bytes(); d.Action {

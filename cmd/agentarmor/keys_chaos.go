@@ -9,7 +9,7 @@ import (
 )
 
 // chaosMaxTTL is the longest time to live of a fault unless the file says otherwise.
-const chaosMaxTTL = 10 * time.Minute
+const chaosMaxTTL = chaos.DefaultMaxTTL
 
 func (d *decoder) chaos(n *node, o *chaos.Options) {
 	var seed int
@@ -50,7 +50,7 @@ func (d *decoder) fault(n *node) (s chaos.Spec) {
 		"after":        count(&s.After),
 		"ttl":          lasting(&s.TTL),
 		"seed":         d.whole(&seed, math.MinInt),
-		"status":       d.ranged(&s.Status, 100, 599),
+		"status":       d.ranged(&s.Status, 400, 599),
 		"retry_after":  lasting(&s.RetryAfter),
 		"delay":        lasting(&s.Delay),
 		"jitter":       lasting(&s.Jitter),

@@ -314,6 +314,10 @@ func TestInspector(t *testing.T) {
 	}
 	fs := realServers(t, dir)["filesystem"]
 	config := configFile(t, "", fmt.Sprintf("  fs: %s\n", must(json.Marshal(fs))))
+	// A client that lists once sees what is remembered, however slow node starts.
+	if out, err := exec.CommandContext(t.Context(), self, "check", "--config", config).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
 	endpoint := map[string]stdioServer{"agentarmor": {Command: self, Args: []string{"serve", "--config", config}}}
 	session := filepath.Join(t.TempDir(), "inspector.json")
 	write(t, session, string(must(json.Marshal(map[string]any{"mcpServers": endpoint}))))
