@@ -1,8 +1,9 @@
 package mcpproxy
 
 import (
+	"cmp"
 	"fmt"
-	"slices"
+	"maps"
 	"strings"
 	"time"
 
@@ -13,52 +14,93 @@ import (
 
 // meet applies the rules about single events.
 func (a *alerts) meet(e event.Event) {
-	r := &a.cfg.Rules
 	key := alertKey{Upstream: e.Upstream, Tool: e.Tool, Provider: e.Provider}
 	switch e.Kind {
 	case event.BreakerChanged, event.LLMBreaker:
 		if e.From == string(health.BreakerClosed) && e.To == string(health.BreakerOpen) {
-			a.breaker(key, e)
+			a.broken(key, e.Text, e.Injected)
+			a.another(key, e.Injected)
 		}
-		a.models()
 	case event.UpstreamState:
-		if e.To == string(health.CrashLoop) && orNil(r.CrashLoop, true) {
-			key.Rule = ruleCrashLoop
-			a.raise(key, because(e.Upstream+" ends again and again right after its start", e.Text), e.Injected)
+		if e.To == string(health.CrashLoop) {
+			a.crashing(key, e.Text, e.Injected)
 		}
 	case event.DefinitionChanged:
-		if orNil(r.DefinitionChanged, true) && e.From != definitionQuarantined {
-			key.Rule = ruleDefinitionChanged
-			// Not how: the new text is what must not be trusted.
-			a.raise(key, fmt.Sprintf("the definition of %s has changed; it is %s", key.subject(), e.To), e.Injected)
+		if e.From != definitionQuarantined {
+			a.redefined(key, e.To, e.Injected)
 		}
 	}
 }
 
-// breaker takes a breaker that has opened.
-func (a *alerts) breaker(key alertKey, e event.Event) {
-	now := time.Now()
-	a.opened = append(a.opened, opening{now, key.subject()})
-	if orNil(a.cfg.Rules.BreakerOpen, true) {
-		key.Rule = ruleBreakerOpen
-		a.raise(key, because("the breaker of "+key.subject()+" has opened", e.Text), e.Injected)
+// survey raises what is found to hold now, in case its event was missed.
+func (a *alerts) survey() {
+	for _, up := range a.p.ups() {
+		key, injected := alertKey{Upstream: up.cfg.Name}, up.shared.blamed()
+		now := up.shared.tracker.Snapshot()
+		if now.State == health.CrashLoop {
+			a.crashing(key, now.Reason, injected)
+		}
+		if !up.shared.breaker.Closed() {
+			a.broken(key, up.shared.secrets.mask(now.LastError), injected)
+		}
+		for _, t := range up.guard.watched() {
+			if key.Tool = t.name; !t.breaker.Closed() {
+				a.broken(key, up.shared.secrets.mask(t.error()), t.blamed())
+			}
+		}
+		for _, key.Tool = range up.quarantined() {
+			a.redefined(key, definitionQuarantined, a.p.drifting(event.Event{Kind: event.DefinitionChanged, Upstream: key.Upstream}))
+		}
 	}
-	if limit := orNil(a.cfg.Rules.BreakersIn60s, 2); limit > 0 {
-		if names := a.openings(now); len(names) > limit {
-			a.raise(alertKey{Rule: ruleBreakersIn60s}, fmt.Sprintf("%d breakers have opened within 60 s: %s", len(names), cut(strings.Join(names, ", "), 200)), e.Injected)
+	if s := a.p.llmStatus(); s != nil {
+		for _, name := range s.Chain {
+			if s.Providers[name].Breaker.State != health.BreakerClosed {
+				a.broken(alertKey{Provider: name}, "", a.lately(rateTime, name))
+			}
 		}
 	}
 }
 
-// openings are the breakers that have opened within the last minute.
-func (a *alerts) openings(now time.Time) []string {
-	a.opened = slices.DeleteFunc(a.opened, func(o opening) bool { return now.Sub(o.at) > openings })
-	var names []string
-	for _, o := range a.opened {
-		names = append(names, o.what)
+func (a *alerts) crashing(key alertKey, why, injected string) {
+	if key.Rule = ruleCrashLoop; orNil(a.cfg.Rules.CrashLoop, true) {
+		a.raise(key, because(key.subject()+" is in a crash loop", why), injected)
 	}
-	slices.Sort(names)
-	return slices.Compact(names)
+}
+
+// redefined does not say how: the new text is what must not be trusted.
+func (a *alerts) redefined(key alertKey, what, injected string) {
+	if key.Rule = ruleDefinitionChanged; orNil(a.cfg.Rules.DefinitionChanged, true) {
+		a.raise(key, fmt.Sprintf("the definition of %s has changed; it is %s", key.subject(), what), injected)
+	}
+}
+
+func (a *alerts) broken(key alertKey, why, injected string) {
+	if key.Rule = ruleBreakerOpen; orNil(a.cfg.Rules.BreakerOpen, true) {
+		a.raise(key, because("the breaker of "+key.subject()+" has opened", why), injected)
+	}
+}
+
+// another counts a breaker that has opened now.
+func (a *alerts) another(key alertKey, injected string) {
+	limit := orNil(a.cfg.Rules.BreakersIn60s, 2)
+	if limit == 0 {
+		return
+	}
+	a.opened[key.subject()] = stroke{time.Now(), injected}
+	if names, injected := a.openings(); len(names) > limit {
+		a.raise(alertKey{Rule: ruleBreakersIn60s}, fmt.Sprintf("%d breakers have opened within 60 s: %s", len(names), few(names)), injected)
+	}
+}
+
+// openings are the breakers that have opened within the last minute, and a
+// fault that has opened one of them.
+func (a *alerts) openings() (names []string, injected string) {
+	maps.DeleteFunc(a.opened, func(_ string, o stroke) bool { return time.Since(o.at) > openings })
+	names = sortedKeys(a.opened)
+	for _, name := range names {
+		injected = cmp.Or(injected, a.opened[name].injected)
+	}
+	return names, injected
 }
 
 // models applies the rules about the state of the chain.
@@ -67,15 +109,15 @@ func (a *alerts) models() {
 	if s == nil || len(s.Chain) == 0 {
 		return
 	}
-	r, injected := &a.cfg.Rules, a.p.brokenModel(s.Chain)
+	r := &a.cfg.Rules
 	if rate, over := a.primary(s); over {
-		a.raise(alertKey{Rule: rulePrimaryErrorRate, Provider: s.Chain[0]}, fmt.Sprintf("%.3g %% of the requests to %s fail", 100*rate, s.Chain[0]), a.p.brokenProvider(s.Chain[0]))
+		a.raise(alertKey{Rule: rulePrimaryErrorRate, Provider: s.Chain[0]}, fmt.Sprintf("%.3g %% of the requests to %s fail", 100*rate, s.Chain[0]), a.lately(rateTime, s.Chain[0]))
 	}
 	if limit := orNil(r.FailoversPerHour, 5); limit > 0 && s.FailoversLastHour > limit {
-		a.raise(alertKey{Rule: ruleFailoversPerHour}, fmt.Sprintf("another model than the first one has answered %d times within an hour", s.FailoversLastHour), injected)
+		a.raise(alertKey{Rule: ruleFailoversPerHour}, fmt.Sprintf("another model than the first one has answered %d times within an hour", s.FailoversLastHour), a.lately(time.Hour, s.Chain...))
 	}
 	if orNil(r.NoHealthyProvider, true) && s.Healthy == 0 {
-		a.raise(alertKey{Rule: ruleNoHealthyProvider}, "no model can be asked: "+cut(statesOf(s), 200), injected)
+		a.raise(alertKey{Rule: ruleNoHealthyProvider}, "no model can be asked: "+cut(statesOf(s), 200), a.lately(rateTime, s.Chain...))
 	}
 }
 
@@ -86,11 +128,20 @@ func (a *alerts) primary(s *llm.Status) (rate float64, over bool) {
 	return w.ErrorRate, limit > 0 && w.Calls >= rateCalls && w.ErrorRate > limit
 }
 
-// brokenModel is an active fault that has hit one of the providers, "" if none has.
-func (p *Proxy) brokenModel(chain []string) string {
-	for _, name := range chain {
-		if id := p.brokenProvider(name); id != "" {
-			return id
+// hit notes that chaos has hit a request to a provider.
+func (a *alerts) hit(provider, fault string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.struck[provider] = stroke{time.Now(), fault}
+}
+
+// lately is a fault that has hit one of the providers within the time.
+func (a *alerts) lately(within time.Duration, providers ...string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, name := range providers {
+		if s, ok := a.struck[name]; ok && time.Since(s.at) <= within {
+			return s.injected
 		}
 	}
 	return ""
@@ -107,7 +158,8 @@ func statesOf(s *llm.Status) string {
 // holds reads from the state of things whether a condition holds.
 func (a *alerts) holds(key alertKey) bool {
 	if key.Rule == ruleBreakersIn60s {
-		return len(a.openings(time.Now())) > orNil(a.cfg.Rules.BreakersIn60s, 2)
+		names, _ := a.openings()
+		return len(names) > orNil(a.cfg.Rules.BreakersIn60s, 2)
 	}
 	if up := a.p.upstream(key.Upstream); up != nil {
 		switch key.Rule {
@@ -148,7 +200,7 @@ func (k alertKey) subject() string {
 	case k.Provider != "":
 		return "the provider " + k.Provider
 	case k.Tool != "":
-		return k.Upstream + "'s tool " + k.Tool
+		return k.Upstream + "'s tool " + cut(k.Tool, maxName)
 	}
 	return "the server " + k.Upstream
 }

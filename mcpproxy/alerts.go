@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/agentarmor/agentarmor/mcpproxy/event"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
@@ -49,7 +51,8 @@ type Alert struct {
 	Count    int        `json:"count"`                 // times it has come up since it was first told
 	Injected string     `json:"injected,omitempty"`    // the fault of chaos that has caused it, or may have
 
-	told   bool      // that it holds
+	once   bool      // it has no end to tell of: an accepted definition
+	told   bool      // that it has come up
 	toldAt time.Time // the last time
 	well   time.Time // since when it does not hold; zero: it does
 }
@@ -66,16 +69,23 @@ const (
 	alertEvery = 10 * time.Second // how often it is looked whether an alert still holds, and how long it must not to be over
 	alertQuiet = 5 * time.Minute  // what comes up again within this is told then, if it still holds
 	alertKept  = time.Hour        // how long the status shows what is resolved
-	maxAlerts  = 100
+	maxAlerts  = 50
 	openings   = time.Minute // of breakers_in_60s
+
+	// Thousands of tools can break at once: so many of their alerts are told at
+	// once, then one in so long, while it holds.
+	alertBurst = 20
+	alertPace  = 10 * time.Second
 
 	// rateCalls is how many requests a rate needs: of fewer, one failure would be too many.
 	rateCalls = 20
+	rateTime  = 5 * time.Minute // of a health.Window
 )
 
 // alerts watches the events by rules. What an alert is raised by is an event
 // or the state of the chain; whether it still holds is read from the state of
-// what it is about, so that nothing that is missed leaves one behind.
+// what it is about, so that nothing that is missed leaves one behind. What was
+// missed, or had no room, and still holds is found there too.
 type alerts struct {
 	p    *Proxy
 	cfg  AlertConfig
@@ -83,20 +93,27 @@ type alerts struct {
 	look chan struct{} // something has happened to the chain
 	hook *webhook      // nil: none
 
-	opened []opening // breakers, lately; of the goroutine
+	// These belong to the goroutine.
+	opened map[string]stroke // breakers that have opened lately
+	pace   *rate.Limiter
+	seen   uint64 // events that were dropped and made up for
+	full   bool   // something had no room
 
-	mu  sync.Mutex
-	all []*Alert // oldest first
+	mu     sync.Mutex
+	all    []*Alert          // oldest first
+	struck map[string]stroke // providers that chaos has hit
 }
 
-type opening struct {
-	at   time.Time
-	what string
+// stroke is when something happened, and the fault of chaos behind it, if any.
+type stroke struct {
+	at       time.Time
+	injected string
 }
 
 func newAlerts(p *Proxy, cfg AlertConfig) *alerts {
 	return &alerts{
 		p: p, cfg: cfg, hook: newWebhook(cfg.Webhook, p.log), look: make(chan struct{}, 1),
+		opened: map[string]stroke{}, struck: map[string]stroke{}, pace: rate.NewLimiter(rate.Every(alertPace), alertBurst),
 		sub: p.events.Subscribe(256, event.BreakerChanged, event.LLMBreaker, event.UpstreamState, event.DefinitionChanged, event.ConfigReloaded),
 	}
 }
@@ -136,8 +153,12 @@ func (a *alerts) run(ctx context.Context) {
 			a.models()
 		case <-again:
 			again = nil
+			if dropped := a.sub.Dropped(); a.full || dropped > a.seen {
+				a.full, a.seen = false, dropped
+				a.survey()
+			}
 		}
-		if a.settle() && again == nil {
+		if (a.settle() || a.full || a.sub.Dropped() > a.seen) && again == nil {
 			again = time.After(alertEvery)
 		}
 	}
@@ -146,34 +167,61 @@ func (a *alerts) run(ctx context.Context) {
 // raise notes that a condition holds, and tells of it unless that was done lately.
 func (a *alerts) raise(key alertKey, text, injected string) {
 	now := time.Now().UTC()
-	lasts := key.Rule != ruleDefinitionChanged || a.holds(key) // an accepted definition has no end to tell of
+	once := key.Rule == ruleDefinitionChanged && !a.holds(key)
+	one := &Alert{alertKey: key, Text: text, Since: now, Count: 1, Injected: injected, once: once}
+	if !a.add(one, now) {
+		return
+	}
+	if !a.may(key) {
+		a.p.changes.updated(statusURI)
+		return
+	}
 	a.mu.Lock()
-	i := slices.IndexFunc(a.all, func(old *Alert) bool { return old.alertKey == key })
-	if i >= 0 {
-		old := a.all[i]
-		if old.Resolved == nil || now.Sub(old.toldAt) < alertQuiet {
-			if old.Resolved != nil {
-				old.Count++
-				old.Resolved, old.told = nil, false
-			}
-			old.well = time.Time{}
-			a.mu.Unlock()
-			return
-		}
-		a.all = slices.Delete(a.all, i, i+1)
-	}
-	one := &Alert{alertKey: key, Text: text, Since: now, Count: 1, Injected: injected, told: lasts, toldAt: now}
-	a.all = append(a.all, one)
-	if len(a.all) > maxAlerts {
-		i := max(0, slices.IndexFunc(a.all, func(old *Alert) bool { return old.Resolved != nil }))
-		a.all = slices.Delete(a.all, i, i+1)
-	}
+	one.told, one.toldAt = true, now
 	copied := *one
 	a.mu.Unlock()
 	a.tell(copied)
 }
 
-// settle resolves what does not hold any more, and tells whether anything is left.
+// add tells whether an alert is another one than those that are known, and has
+// a place among them.
+func (a *alerts) add(one *Alert, now time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	i := slices.IndexFunc(a.all, func(old *Alert) bool { return old.alertKey == one.alertKey })
+	if i >= 0 {
+		if old := a.all[i]; old.Resolved == nil || now.Sub(old.toldAt) < alertQuiet {
+			if old.Resolved != nil || one.once {
+				old.Text, old.Injected, old.once = one.Text, one.Injected, one.once
+				old.Resolved, old.told = nil, false
+				old.Count++
+				a.p.changes.updated(statusURI)
+			}
+			old.well = time.Time{}
+			return false
+		}
+	} else if len(a.all) >= maxAlerts {
+		i = slices.IndexFunc(a.all, func(old *Alert) bool { return old.Resolved != nil })
+		if i < 0 && one.many() {
+			a.full = true
+			return false
+		}
+	}
+	if i >= 0 {
+		a.all = slices.Delete(a.all, i, i+1)
+	}
+	a.all = append(a.all, one)
+	return true
+}
+
+// many tells whether there may be thousands of its kind at once.
+func (k alertKey) many() bool { return k.Rule == ruleBreakerOpen || k.Rule == ruleDefinitionChanged }
+
+// may tells whether an alert can be told now.
+func (a *alerts) may(key alertKey) bool { return !key.many() || a.pace.Allow() }
+
+// settle resolves what does not hold any more, tells what could not be told
+// before, and returns whether anything is left.
 func (a *alerts) settle() (active bool) {
 	now := time.Now().UTC()
 	a.mu.Lock()
@@ -187,7 +235,7 @@ func (a *alerts) settle() (active bool) {
 		active = true
 		holds := a.holds(one.alertKey)
 		a.mu.Lock()
-		if one.follow(holds, now) {
+		if a.follow(one, holds, now) {
 			news = append(news, *one)
 		}
 		a.mu.Unlock()
@@ -199,9 +247,10 @@ func (a *alerts) settle() (active bool) {
 }
 
 // follow notes whether the condition holds, and tells whether that is news.
-func (one *Alert) follow(holds bool, now time.Time) (news bool) {
+func (a *alerts) follow(one *Alert, holds bool, now time.Time) (news bool) {
+	holds = holds || one.once && !one.told
 	switch {
-	case holds && !one.told && now.Sub(one.toldAt) >= alertQuiet:
+	case holds && !one.told && now.Sub(one.toldAt) >= alertQuiet && a.may(one.alertKey):
 		one.well, one.told, one.toldAt = time.Time{}, true, now
 		return true
 	case holds:
@@ -210,7 +259,8 @@ func (one *Alert) follow(holds bool, now time.Time) (news bool) {
 		one.well = now
 	case now.Sub(one.well) >= alertEvery:
 		one.Resolved = &now
-		return one.told
+		a.p.changes.updated(statusURI)
+		return one.told && !one.once
 	}
 	return false
 }

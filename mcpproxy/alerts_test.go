@@ -196,7 +196,7 @@ func TestAlertOfACrashLoop(t *testing.T) {
 			down.Store(false)
 			settle(time.Hour)
 			got := r.told()
-			if len(got) != want || want > 0 && (!strings.HasPrefix(got[0], "crash_loop|fake|||raised|fake ends again and again") || !strings.HasPrefix(got[1], "crash_loop|fake|||resolved|")) {
+			if len(got) != want || want > 0 && (!strings.HasPrefix(got[0], "crash_loop|fake|||raised|the server fake is in a crash loop: it ends again and again") || !strings.HasPrefix(got[1], "crash_loop|fake|||resolved|")) {
 				t.Errorf("told %q", got)
 			}
 		}, edit)
@@ -217,7 +217,7 @@ func TestAlertOfADefinition(t *testing.T) {
 			}
 			srv.result("tools/list", oneTool)
 			srv.peer().say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
-			settle(time.Minute)
+			settle(alertQuiet + 3*alertEvery)
 			if s := r.p.Status(); len(s.Alerts) != 1 || s.Alerts[0].Resolved == nil {
 				t.Errorf("%s: %+v", policy, s.Alerts)
 			}

@@ -16,7 +16,7 @@ import (
 type account struct {
 	outcome, executed string
 	reason            string    // "" on success
-	retryAt           time.Time // zero: unknown
+	retryAt           time.Time // a whole second; zero: unknown
 	attempts          int       // told from two on
 	injected          string    // the fault that chaos has injected, by its id
 	from              string    // what answered instead: "cache", "cached", "result" or "tool"
@@ -27,12 +27,16 @@ type account struct {
 func (k *call) account(class health.Class, reason string, retryAt time.Time) account {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	a := account{outcome: class.String(), executed: class.Executed(), reason: reason, retryAt: retryAt, attempts: k.tries, injected: k.injected}
+	a := account{outcome: class.String(), executed: class.Executed(), reason: reason, retryAt: notEarlier(retryAt), attempts: k.tries, injected: k.injected}
 	if k.maybe && a.executed == "no" { // an earlier attempt may have been
 		a.executed = "maybe"
 	}
 	return a
 }
+
+// notEarlier is the first whole second that is not before t: what is told has
+// whole seconds, and who comes back then must not be too early.
+func notEarlier(t time.Time) time.Time { return t.Add(time.Second - 1).Truncate(time.Second) }
 
 // json is the account as raw JSON.
 func (a account) json(upstream string) []byte {
@@ -98,9 +102,12 @@ func (k *call) text(a account, alternatives []string) string {
 		reason = k.up.cfg.Name + ": " + reason
 	}
 	fmt.Fprintf(&b, "%s is unavailable: %s.", cut(k.asClients, 80), cut(reason, 120))
-	if a.executed == "no" {
+	switch {
+	case a.executed == "no":
 		b.WriteString(" It was not executed.")
-	} else {
+	case k.idempotent():
+		b.WriteString(" It may have been executed; to repeat it does no harm.")
+	default:
 		b.WriteString(" It may have been executed: check before you repeat it.")
 	}
 	if !a.retryAt.IsZero() {

@@ -90,14 +90,23 @@ func TestProgressExtendsTheBudgetUpToTheCap(t *testing.T) {
 }
 
 func TestTimeoutOfOneTool(t *testing.T) {
-	srv := silentTool()
-	bubble(t, srv, func(t *testing.T, r *rig) {
-		st := r.client(`{}`).send(callT1("1", ""))
-		settle(100 * time.Millisecond)
-		wantPart(t, st.text(), "timeout after 100ms")
-	}, func(c *Config) {
-		c.Upstreams[0].Tools = map[string]ToolConfig{"t1": {CallTimeout: 100 * time.Millisecond}}
-	})
+	for _, c := range []struct {
+		tool ToolConfig
+		says string
+	}{
+		{ToolConfig{}, "It may have been executed: check before you repeat it."},
+		{ToolConfig{Idempotent: new(true)}, "It may have been executed; to repeat it does no harm."},
+	} {
+		srv := silentTool()
+		bubble(t, srv, func(t *testing.T, r *rig) {
+			st := r.client(`{}`).send(callT1("1", ""))
+			settle(100 * time.Millisecond)
+			wantPart(t, st.text(), "timeout after 100ms. "+c.says)
+		}, func(cfg *Config) {
+			c.tool.CallTimeout = 100 * time.Millisecond
+			cfg.Upstreams[0].Tools = map[string]ToolConfig{"t1": c.tool}
+		})
+	}
 }
 
 // A call that waits for its upstream says, after its budget, that it was not executed.

@@ -163,7 +163,7 @@ func (s *sampler) answer(ctx context.Context, c *conn, params []byte) wire.Messa
 		about := sampled{Degraded: true, Trace: resp.Trace.ID}
 		why := "no language model can be reached"
 		if at := resp.NotBefore; !at.IsZero() {
-			about.NotBefore = new(at.UTC().Truncate(time.Second))
+			about.NotBefore = new(notEarlier(at).UTC())
 			why += ", do not retry before " + about.NotBefore.Format(time.RFC3339)
 		}
 		return notSampled(wire.CodeInternal, why, about)

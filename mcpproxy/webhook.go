@@ -3,14 +3,15 @@ package mcpproxy
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -56,8 +57,8 @@ type webhookBody struct {
 }
 
 // slackText keeps what a server says from being read as a link or a mention
-// (api.slack.com/reference/surfaces/formatting, "Escaping text").
-var slackText = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
+// (api.slack.com/reference/surfaces/formatting, "Escaping text"), or as a line of ours.
+var slackText = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "\n", " ", "\r", " ")
 
 // send takes an alert for delivery. It does not block.
 func (w *webhook) send(one Alert) {
@@ -86,14 +87,19 @@ func (w *webhook) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
+			if n := len(w.queue); n > 0 {
+				w.log.Warn("alerts were not sent to the webhook", "alerts", n, "reason", errEnds)
+			}
 			return
 		case body := <-w.queue:
-			if err := w.deliver(ctx, body); err != nil && ctx.Err() == nil {
+			if err := w.deliver(ctx, body); err != nil {
 				w.log.Warn("an alert was not taken by the webhook", "reason", err)
 			}
 		}
 	}
 }
+
+var errEnds = errors.New("the endpoint ends")
 
 // deliver tries until the alert is taken, refused for good, or was tried often enough.
 func (w *webhook) deliver(ctx context.Context, body []byte) error {
@@ -108,7 +114,7 @@ func (w *webhook) deliver(ctx context.Context, body []byte) error {
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return ctx.Err()
+			return errEnds
 		}
 	}
 }
@@ -123,10 +129,7 @@ func (w *webhook) post(ctx context.Context, body []byte) (wait time.Duration, er
 	r.Header.Set("Content-Type", "application/json")
 	resp, err := w.client.Do(r)
 	if err != nil {
-		if u, ok := errors.AsType[*url.Error](err); ok {
-			err = u.Err // without the URL
-		}
-		return 0, err
+		return 0, unanswered(err)
 	}
 	defer resp.Body.Close()
 	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10) // so that the connection can be used again
@@ -135,8 +138,23 @@ func (w *webhook) post(ctx context.Context, body []byte) (wait time.Duration, er
 		return 0, nil
 	case code/100 == 5, code == http.StatusTooManyRequests, code == http.StatusRequestTimeout:
 		seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
-		return min(time.Duration(max(0, seconds))*time.Second, webhookMax), fmt.Errorf("HTTP status %d", code)
+		return time.Duration(max(0, min(seconds, int(webhookMax/time.Second)))) * time.Second, fmt.Errorf("HTTP status %d", code)
 	default:
 		return -1, fmt.Errorf("HTTP status %d", code)
 	}
+}
+
+// unanswered says why there is no answer. Neither the address is in it nor
+// anything that the receiver has said, which may be the address.
+func unanswered(err error) error {
+	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+		return fmt.Errorf("no answer within %v", webhookTimeout)
+	}
+	if e, ok := errors.AsType[*net.OpError](err); ok {
+		return e
+	}
+	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return errors.New(cut(e.Error(), 200))
+	}
+	return errors.New("no HTTP answer")
 }

@@ -2,10 +2,14 @@ package mcpproxy
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -128,6 +132,8 @@ func TestWebhook(t *testing.T) {
 	if strings.Contains(log.String(), "T0KEN") {
 		t.Error("the address is in the log")
 	}
+	p.alerts.hook.send(Alert{Text: "a\nAgentArmor: resolved: b"})
+	wantPart(t, s.next(t), `{"text":"AgentArmor: a AgentArmor: resolved: b",`)
 }
 
 // What the receiver refuses for good is said once, without the address.
@@ -206,6 +212,100 @@ func TestWebhookWaitsAsTold(t *testing.T) {
 		}
 		if want := []time.Duration{0, 30 * time.Second, 90 * time.Second}; !slices.Equal(at, want) {
 			t.Errorf("tried at %v", at)
+		}
+	})
+}
+
+// However long the receiver wants to be left alone, it is tried again.
+func TestWebhookCapsTheWait(t *testing.T) {
+	for asked, want := range map[string]time.Duration{
+		"99999999999999999999": webhookMax, "9223372036854775807": webhookMax, "10000000000": webhookMax, "7": 7 * time.Second, "-5": 0, "soon": 0, "": 0,
+	} {
+		w := newWebhook("http://hooks.example/T0KEN", slog.New(slog.DiscardHandler))
+		w.client.Transport = tripper(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {asked}}, Body: http.NoBody}, nil
+		})
+		if wait, err := w.post(t.Context(), nil); wait != want || err == nil {
+			t.Errorf("%q: %v, %v", asked, wait, err)
+		}
+	}
+}
+
+// Whatever a receiver does instead of an answer, neither the address nor what
+// it has sent, which may repeat the address, is told.
+func TestWebhookFailuresAreSecretFree(t *testing.T) {
+	echo, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var work sync.WaitGroup
+	work.Go(func() { // answers with the request, which is no HTTP response
+		for {
+			conn, err := echo.Accept()
+			if err != nil {
+				return
+			}
+			line := make([]byte, 4096)
+			n, _ := conn.Read(line)
+			_, _ = conn.Write(line[:n])
+			_ = conn.Close()
+		}
+	})
+	defer work.Wait()
+	defer echo.Close()
+	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	defer secure.Close()
+	for url, want := range map[string]string{
+		"http://" + echo.Addr().String():        "no HTTP answer",
+		secure.URL:                              "tls: failed to verify certificate",
+		"https://" + echo.Addr().String():       "no HTTP answer",
+		"http://127.0.0.1:1":                    "connection refused",
+		"http://user:T0KEN@127.0.0.1:1":         "connection refused",
+		strings.Replace(secure.URL, "s", "", 1): "HTTP status 400",
+	} {
+		w := newWebhook(url+"/services/T0KEN?T0KEN", slog.New(slog.DiscardHandler))
+		_, err := w.post(t.Context(), []byte("{}"))
+		w.client.CloseIdleConnections()
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "T0KEN") {
+			t.Errorf("%s: %v, want %q", url, err, want)
+		}
+	}
+}
+
+// What is not sent when the endpoint ends is said.
+func TestWebhookEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &lockedBuffer{}
+		w := newWebhook("http://hooks.example/T0KEN", slog.New(slog.NewTextHandler(log, nil)))
+		w.client.Transport = tripper(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})
+		for range 3 {
+			w.send(Alert{})
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		w.run(ctx)
+		wantPart(t, log.String(), `msg="an alert was not taken by the webhook" reason="the endpoint ends"`)
+		if got := log.String(); strings.Count(got, "the endpoint ends") < 2 || strings.Contains(got, "T0KEN") {
+			t.Error(got)
+		}
+	})
+}
+
+// A receiver that is silent is given up after a while.
+func TestWebhookHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWebhook("http://hooks.example/T0KEN", slog.New(slog.DiscardHandler))
+		w.client.Transport = tripper(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})
+		if _, err := w.post(t.Context(), nil); err == nil || err.Error() != "no answer within 10s" {
+			t.Error(err)
 		}
 	})
 }
