@@ -55,7 +55,7 @@ const (
 type Decision struct {
 	Action     Action
 	Status     int           // HTTP status
-	RetryAfter time.Duration // 0: the answer names none
+	RetryAfter time.Duration // whole seconds, as in the header; 0: the answer names none
 	Text       string
 	Change     func(b []byte) []byte
 	Cause      *Injected // the fault that acts, nil if none does
@@ -114,6 +114,9 @@ func (d *Decision) add(next Decision, f *fault) (last bool) {
 	delays := d.delays
 	*d = next
 	d.delays, d.ended, d.Cause = delays, f.ended, cause
+	if part := d.RetryAfter % time.Second; part > 0 {
+		d.RetryAfter += time.Second - part
+	}
 	return true
 }
 

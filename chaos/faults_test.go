@@ -99,8 +99,8 @@ func TestRateLimit(t *testing.T) {
 			t.Error(got)
 		}
 		i.Clear("all")
-		i.Inject(Spec{Target: "mcp/up", Fault: RateLimit, RetryAfter: 3, TTL: minute})
-		if d := i.Decide(toolCall("t")); d.Status != 429 || d.RetryAfter != 3 {
+		i.Inject(Spec{Target: "mcp/up", Fault: RateLimit, RetryAfter: 2500 * Duration(time.Millisecond), TTL: minute})
+		if d := i.Decide(toolCall("t")); d.Status != 429 || d.RetryAfter != 3*time.Second { // a header has whole ones
 			t.Errorf("%+v", d)
 		}
 	})
@@ -172,7 +172,7 @@ func TestSchemaDrift(t *testing.T) {
 }
 
 func TestScenarios(t *testing.T) {
-	all := []string{"llm/a", "mcp/up", "mcp/up/t"}
+	all := []string{"llm/a", "llm/b", "mcp/up", "mcp/up/t"}
 	i := New(Options{Enabled: true, Watcher: Watcher{Targets: func() []string { return all }}, Scenarios: map[string][]Spec{
 		"mine": {{Target: "mcp/up", Fault: Hang, TTL: 2 * minute}, {Target: "mcp/gone", Fault: Hang}},
 	}})
@@ -200,6 +200,11 @@ func TestScenarios(t *testing.T) {
 		{"server_crash", "mcp/none", "error: unknown target"},
 		{"nonsense", "", "error: unknown scenario \"nonsense\": use one of corrupt_results"},
 		{"rate_limit_storm", "mcp/up", "mcp/up/*"},
+		{"provider_outage", "*/*", "llm/*"},
+		{"everything", "*/up/t", "mcp/up/t"}, // no provider has tools
+		{"server_crash", "*/*", "mcp/*/*"},
+		{"provider_outage", "", "llm/a"}, // the others answer for it
+		{"provider_outage", "llm/*", "llm/*"},
 	} {
 		steps, _, err := i.PreviewScenario(c.name, c.target, time.Minute, 0)
 		got := ""
@@ -214,5 +219,13 @@ func TestScenarios(t *testing.T) {
 	}
 	if _, err := i.Scenario("everything", "", 0, 0); err == nil || len(i.List()) != 0 {
 		t.Error("injected without an end", err)
+	}
+}
+
+// The first provider is hit alone, whatever it is called.
+func TestPrimary(t *testing.T) {
+	i := New(Options{Enabled: true, Watcher: Watcher{Targets: func() []string { return []string{"mcp/up", `llm/a[1]*\`, "llm/a1x", "llm/b"} }}})
+	if _, targets, err := i.PreviewScenario("provider_outage", "", time.Minute, 0); err != nil || !slices.Equal(targets, []string{`llm/a[1]*\`}) {
+		t.Error(targets, err)
 	}
 }

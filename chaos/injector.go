@@ -27,11 +27,14 @@ type Injector struct {
 	now atomic.Pointer[[]*fault] // active, those that only delay first; nil: none
 }
 
+// DefaultMaxTTL is the longest time to live of a fault, unless the options say otherwise.
+const DefaultMaxTTL = 10 * time.Minute
+
 // Options of an [Injector].
 type Options struct {
 	Enabled   bool              // false: Inject refuses everything
 	Seed      int64             // 0: a random one
-	MaxTTL    time.Duration     // 0: 10 min
+	MaxTTL    time.Duration     // 0: DefaultMaxTTL
 	Scenarios map[string][]Spec // beside those of the package, which they override
 	Watcher                     // the first to watch
 }
@@ -70,7 +73,7 @@ type Hit struct {
 // New returns an injector without faults.
 func New(o Options) *Injector {
 	o.Seed = cmp.Or(o.Seed, 1+rand.Int64N(1<<31))
-	o.MaxTTL = cmp.Or(o.MaxTTL, 10*time.Minute)
+	o.MaxTTL = cmp.Or(o.MaxTTL, DefaultMaxTTL)
 	return &Injector{o: o, watchers: []Watcher{o.Watcher}}
 }
 
@@ -204,25 +207,6 @@ func (i *Injector) List() []Active {
 		}
 	}
 	return list
-}
-
-// On returns the id of the oldest active fault that has hit a server or
-// provider, or one of its tools; "" if none has.
-func (i *Injector) On(target string) string {
-	if i == nil || i.now.Load() == nil {
-		return ""
-	}
-	for _, f := range i.faults() {
-		f.mu.Lock()
-		for seen := range f.seen {
-			if f.hits > 0 && serverOf(seen) == target {
-				f.mu.Unlock()
-				return f.id
-			}
-		}
-		f.mu.Unlock()
-	}
-	return ""
 }
 
 // Close ends all faults; none can be injected any more.

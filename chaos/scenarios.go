@@ -11,12 +11,16 @@ import (
 
 const second = Duration(time.Second)
 
+// primary stands for the first provider of the chain: the others are there to
+// answer for it.
+const primary = "llm/"
+
 // scenarios are the faults that are ready to be injected by name. A target of
-// the caller takes the place of llm/* or mcp/*, where it is of that kind; the
-// time to live is the caller's.
+// the caller takes the place of theirs, where it is of that kind: llm/* is an outage
+// of all providers. The time to live is the caller's.
 var scenarios = map[string][]Spec{
 	// Every request is answered 503, as in an outage of the provider.
-	"provider_outage": {{Target: "llm/*", Fault: Error, Status: 503}},
+	"provider_outage": {{Target: primary, Fault: Error, Status: 503}},
 
 	// Six of ten requests are told to come back in three seconds.
 	"rate_limit_storm": {
@@ -25,7 +29,7 @@ var scenarios = map[string][]Spec{
 	},
 
 	// Answers take two seconds at least, and some of them very long.
-	"slow_provider": {{Target: "llm/*", Fault: Latency, Delay: 2 * second, Distribution: Pareto, Shape: 1.5}},
+	"slow_provider": {{Target: primary, Fault: Latency, Delay: 2 * second, Distribution: Pareto, Shape: 1.5}},
 
 	// The server dies once, in the midst of a call.
 	"server_crash": {{Target: "mcp/*/*", Fault: Kill, Count: 1}},
@@ -72,9 +76,9 @@ func (i *Injector) Scenarios() []string {
 }
 
 // Scenario injects the faults of a scenario, each as far as it has targets.
-// A target that is not "" replaces those of its kind: llm/gemini the
-// llm/* of the faults, mcp/github their mcp/* and, for faults of
-// tools, mcp/*/*. ttl is the time to live of faults that name none. seed 0 is
+// A target that is not "" replaces those of its kind: llm/gemini those of
+// providers, mcp/github the mcp/* of the faults and, for faults of tools,
+// mcp/*/*. ttl is the time to live of faults that name none. seed 0 is
 // that of the injector. Either all faults that have targets are injected, or none.
 func (i *Injector) Scenario(name, target string, ttl time.Duration, seed int64) ([]Active, error) {
 	if !i.Enabled() {
@@ -135,8 +139,11 @@ func (i *Injector) steps(name, target string, ttl time.Duration, seed int64) ([]
 	var steps []Spec
 	none := errors.New("scenario " + name + " has no fault for " + target)
 	for n, s := range all {
-		if s = s.at(target); s.Target == "" {
+		switch s = s.at(target); s.Target {
+		case "":
 			continue
+		case primary:
+			s.Target = i.primary()
 		}
 		if s.TTL == 0 {
 			s.TTL = Duration(ttl)
@@ -165,12 +172,30 @@ func (s Spec) at(target string) Spec {
 		return s
 	}
 	want, have := segments(target), segments(s.Target)
+	kind := have[0]
+	if kind == "*" {
+		kind = want[0]
+	}
 	switch {
-	case want[0] != "*" && have[0] != want[0]:
-		target = ""
+	case want[0] != "*" && want[0] != kind, kind == "llm" && len(want) == 3:
+		s.Target = ""
+		return s
 	case len(have) == 3 && len(want) == 2:
 		target += "/*"
 	}
-	s.Target = target
+	s.Target = kind + strings.TrimPrefix(target, want[0])
 	return s
 }
+
+// primary is the target that [primary] stands for.
+func (i *Injector) primary() string {
+	for _, t := range i.Targets() {
+		if strings.HasPrefix(t, "llm/") {
+			return literal.Replace(t)
+		}
+	}
+	return "llm/*"
+}
+
+// literal makes a pattern of a target that matches it alone.
+var literal = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)

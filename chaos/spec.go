@@ -50,7 +50,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 
 func (d Duration) String() string { return time.Duration(d).String() }
 
-// MaxMessage is the most bytes of [Spec].Message.
+// MaxMessage is the most characters of [Spec].Message.
 const MaxMessage = 1000
 
 // Validate tells what is wrong with a fault whose time to live may be maxTTL
@@ -110,7 +110,7 @@ func (s Spec) parameters() []parameter {
 		duration("delay", s.Delay),
 		duration("jitter", s.Jitter),
 		{"distribution", s.Distribution != "", false},
-		{"shape", s.Shape != 0, s.Shape < 0},
+		{"shape", s.Shape != 0, !(s.Shape >= 0)}, // NaN, too
 		{"limit", s.Limit != 0, s.Limit < 0},
 		duration("per", s.Per),
 		duration("up", s.Up),

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"encoding/json"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -36,7 +37,8 @@ func TestBadSpecs(t *testing.T) {
 		"distribution fixed has no jitter":                             func(s *Spec) { s.Fault, s.Delay, s.Jitter, s.Distribution = Latency, 1, 1, Fixed },
 		"distribution normal needs a jitter":                           func(s *Spec) { s.Fault, s.Delay, s.Distribution = Latency, 1, Normal },
 		"distribution uniform has no shape":                            func(s *Spec) { s.Fault, s.Delay, s.Jitter, s.Shape = Latency, 1, 1, 1 },
-		"message has more than 1000 bytes":                             func(s *Spec) { s.Fault, s.Message = ToolError, strings.Repeat("x", 1001) },
+		"message has more than 1000 characters":                        func(s *Spec) { s.Fault, s.Message = ToolError, strings.Repeat("é", 1001) },
+		"shape must not be below 0":                                    func(s *Spec) { s.Fault, s.Delay, s.Distribution, s.Shape = Latency, 1, Pareto, math.NaN() },
 		"unknown target: \"llm/y\" matches none of llm/x, mcp/up":      func(s *Spec) { s.Target = "llm/y" },
 	} {
 		i := New(Options{Enabled: true, Watcher: Watcher{Targets: func() []string { return []string{"llm/x", "mcp/up"} }}})

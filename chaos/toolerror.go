@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math/rand/v2"
+	"unicode/utf8"
 )
 
 // toolError has a tool answer, without being asked, that it failed: a result
@@ -14,8 +15,8 @@ var toolError = kind{
 	parameters: []string{"message"},
 	ops:        []Op{ToolCall},
 	check: func(s Spec) error {
-		if len(s.Message) > MaxMessage {
-			return fmt.Errorf("message has more than %d bytes", MaxMessage)
+		if utf8.RuneCountInString(s.Message) > MaxMessage {
+			return fmt.Errorf("message has more than %d characters", MaxMessage)
 		}
 		return nil
 	},

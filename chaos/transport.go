@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"math"
 	"net"
 	"net/http"
 	"strconv"
@@ -21,6 +20,12 @@ func (i *Injector) Transport(target string, base http.RoundTripper) http.RoundTr
 	}
 	return &transport{i, target, base}
 }
+
+// What the network says of a server that is not there, and of a connection that breaks.
+var (
+	ErrRefused error = &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	ErrReset   error = &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
+)
 
 type transport struct {
 	i      *Injector
@@ -43,7 +48,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch d.Action {
 	case Die, Refuse:
 		closeBody(r)
-		return nil, d.Cause.Wrap(&net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED})
+		return nil, d.Cause.Wrap(ErrRefused)
 	case Answer:
 		closeBody(r)
 		return answer(r, d.Status, d.RetryAfter, map[string]any{"code": d.Status, "message": d.Text}), nil
@@ -76,7 +81,7 @@ func answer(r *http.Request, status int, retryAfter time.Duration, problem map[s
 	body, _ := json.Marshal(map[string]any{"error": problem}) // numbers and texts always encode
 	h := http.Header{"Content-Type": {"application/json"}}
 	if retryAfter > 0 {
-		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(retryAfter.Seconds()))))
+		h.Set("Retry-After", strconv.Itoa(int(retryAfter/time.Second)))
 	}
 	return &http.Response{
 		Status: strconv.Itoa(status) + " " + statusText(status), StatusCode: status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
@@ -88,7 +93,7 @@ func answer(r *http.Request, status int, retryAfter time.Duration, problem map[s
 func (d *Decision) spoil(resp *http.Response) *http.Response {
 	switch d.Action {
 	case Break:
-		resp.Body = &brokenBody{ReadCloser: resp.Body, err: d.Cause.Wrap(&net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET})}
+		resp.Body = &brokenBody{ReadCloser: resp.Body, err: d.Cause.Wrap(ErrReset)}
 	case Garble:
 		resp.Body = &changedBody{ReadCloser: resp.Body, change: d.Change}
 	case Transform:

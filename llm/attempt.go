@@ -125,11 +125,12 @@ func (r *run) turn(e *entry, a *Attempt) turn {
 func (r *run) refused(ctx context.Context, o outcome) outcome {
 	o.a.Number = 0
 	if why, until := o.e.blocked(time.Now(), r.q.need); why != "" {
-		o.a.Skipped, o.a.Until = why, new(until.UTC())
+		o.a.passed(o.e, why)
+		o.a.Until = new(until.UTC())
 	} else if ctx.Err() == nil && !o.e.breaker.Closed() {
-		o.a.Skipped = SkipOpen // another call is its trial
+		o.a.passed(o.e, SkipOpen) // another call is its trial
 	} else {
-		o.a.Skipped = SkipBusy
+		o.a.passed(o.e, SkipBusy)
 	}
 	return o
 }
@@ -230,10 +231,10 @@ func (r *run) accountAnswer(o *outcome, s *sink) {
 // next call in the gate's crowd has its turn.
 func (r *run) rest(o *outcome) {
 	now := time.Now()
-	if why := o.e.failed(now, o.err, o.backoff); why != "" {
+	if why := o.e.failed(now, o.err, o.a.Injected, o.backoff); why != "" {
 		o.e.gate.known.Store(failing) // the end of a rest is not for a crowd either
 		_, until := o.e.blocked(now, r.q.need)
-		r.c.event(Event{Kind: EventRest, Provider: o.e.Name, To: string(why), Until: &until, Text: o.err.Message})
+		r.c.event(Event{Kind: EventRest, Provider: o.e.Name, To: string(why), Until: &until, Text: o.err.Message, Injected: o.a.Injected})
 	}
 }
 

@@ -127,7 +127,7 @@ func (c *Chain) breakerOptions(e *entry) health.BreakerOptions {
 			theirs(from, now)
 		}
 		c.changed.ring()
-		c.event(Event{Kind: EventBreaker, Provider: e.Name, From: string(from), To: string(now.State), Until: now.Until})
+		c.event(Event{Kind: EventBreaker, Provider: e.Name, From: string(from), To: string(now.State), Until: now.Until, Injected: e.injected()})
 	}
 	return o
 }
@@ -176,6 +176,7 @@ type Event struct {
 	From, To string     // of a breaker: its states; of a failover: entries
 	Until    *time.Time // of what has an end
 	Text     string     // what the provider said
+	Injected string     // the fault behind it, see [MarkInjected]; "": none
 }
 
 // EventKind says what an [Event] is about.

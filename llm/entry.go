@@ -32,6 +32,7 @@ type entry struct {
 	until time.Time
 	cause *Error // of that
 	last  *Error
+	fault string // that was injected into the attempt of last; "": none
 }
 
 const (
@@ -140,11 +141,12 @@ func coolDown(err *Error, backoff time.Duration) (Skip, time.Duration) {
 
 // failed remembers an attempt's error and leaves the entry alone if that says
 // so. It tells whether the entry has newly been given up.
-func (e *entry) failed(now time.Time, err *Error, backoff time.Duration) (rested Skip) {
+func (e *entry) failed(now time.Time, err *Error, injected string, backoff time.Duration) (rested Skip) {
 	why, d := coolDown(err, backoff)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.last = &Error{Class: err.Class, Provider: err.Provider, Status: err.Status, Code: err.Code, Message: err.Message}
+	e.fault = injected
 	if until := now.Add(d); d > 0 && until.After(e.until) {
 		if e.rest != why || !e.until.After(now) {
 			rested = why

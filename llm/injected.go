@@ -34,7 +34,25 @@ func (m *mark) text() string {
 	return ""
 }
 
-// Injected is the id of the last fault that was injected into an attempt, "" if none was.
+// injected is the fault behind the entry's last failure, and so behind its breaker
+// and its rest; "": none.
+func (e *entry) injected() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.fault
+}
+
+// passed notes that an entry is not asked, why, and the fault behind that.
+func (a *Attempt) passed(e *entry, why Skip) {
+	a.Skipped = why
+	switch why {
+	case SkipOpen, SkipThrottled, SkipQuota, SkipAuth, SkipGone, SkipBusy:
+		a.Injected = e.injected()
+	}
+}
+
+// Injected is the id of the last fault that had a part in an attempt, or in that
+// an entry was not asked; "": none had.
 func (t *Trace) Injected() string {
 	for _, a := range slices.Backward(t.Attempts) {
 		if a.Injected != "" {

@@ -156,7 +156,7 @@ func (r *run) degraded(now time.Time) (*Response, error) {
 		resp.Text += fmt.Sprintf(" The timeout of %s was too short for an answer: ask again with a longer one.", r.q.Timeout)
 		resp.NotBefore, until = time.Time{}, nil
 	}
-	r.c.event(Event{Kind: EventOutage, Until: until})
+	r.c.event(Event{Kind: EventOutage, Until: until, Injected: t.Injected()})
 	return r.end(resp, nil, t)
 }
 

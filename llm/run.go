@@ -190,7 +190,8 @@ func (r *run) skip(e *entry, why Skip, until time.Time) {
 		return
 	}
 	t.skipped = why
-	a := &Attempt{Provider: e.Name, Model: e.info.Model, Skipped: why}
+	a := &Attempt{Provider: e.Name, Model: e.info.Model}
+	a.passed(e, why)
 	if !until.IsZero() {
 		a.Until = new(until.UTC())
 	}
@@ -282,7 +283,7 @@ func (r *run) answered(resp *Response) (*Response, error) {
 	t.Provider, t.Model, t.Outcome = resp.Provider, resp.Model, ClassOK
 	if first := r.order[0].Name; resp.Provider != first {
 		r.c.hours.add(time.Now())
-		r.c.event(Event{Kind: EventFailover, Provider: resp.Provider, From: first, To: resp.Provider})
+		r.c.event(Event{Kind: EventFailover, Provider: resp.Provider, From: first, To: resp.Provider, Injected: t.Injected()})
 	}
 	return r.end(resp, nil, t)
 }

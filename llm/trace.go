@@ -48,7 +48,7 @@ type Attempt struct {
 	FirstTokenMS  float64             `json:"first_token_ms,omitempty"`
 	Usage         *Usage              `json:"usage,omitempty"`
 	RetryAfterMS  int64               `json:"retry_after_ms,omitempty"`
-	Injected      string              `json:"injected,omitempty"` // see [MarkInjected]
+	Injected      string              `json:"injected,omitempty"` // the fault that had a part in it, see [MarkInjected]
 	Next          string              `json:"next"`               // what came after it
 }
 

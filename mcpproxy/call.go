@@ -55,7 +55,7 @@ type call struct {
 	turn       *rate.Reservation // that it waits for
 	questioned bool              // the upstream asked for input: nothing is made again
 	fallback   *standIn
-	injected   string          // the fault that chaos has injected into it last; "": none
+	injected   string          // the fault of chaos that last had a part in it; "": none
 	span       *telemetry.Span // nil: traces are off
 	attempt    *telemetry.Span // of the attempt under way
 }
@@ -165,6 +165,7 @@ func (k *call) notReady(err error) {
 	if u, ok := errors.AsType[*unavailable](err); ok {
 		class, at = u.class(), u.retryAt
 	}
+	k.struck(k.in.blamed())
 	k.mu.Lock()
 	again := k.tries > 0 && time.Until(at) <= k.up.cfg.Retry.max()
 	k.mu.Unlock()
@@ -435,6 +436,7 @@ func (k *call) expire() {
 		k.stopUpstream("timeout after " + spent.String())
 		k.giveUp(health.Timeout, "timeout after "+spent.String(), time.Time{})
 	case trying:
+		k.struck(k.in.blamed())
 		k.giveUp(health.NotSent, "it is not ready after "+spent.String(), k.in.nextAttempt())
 	case last.reason != "": // between two attempts
 		k.giveUp(last.class, last.reason, time.Time{})

@@ -295,7 +295,7 @@ func TestReloadAfterCloseStartsNothing(t *testing.T) {
 }
 
 func TestLongTargetLeavesRoomForTheReason(t *testing.T) {
-	k := &call{target: target{up: &upstream{cfg: &UpstreamConfig{Name: "u"}}, asClients: strings.Repeat("é", 400)}}
+	k := &call{target: target{up: &upstream{cfg: &UpstreamConfig{Name: "u"}}, asClients: strings.Repeat("é", 400)}, r: &request{method: "tools/call"}}
 	got := k.text(account{reason: "because", retryAt: time.Unix(0, 0)}, nil)
 	wantPart(t, got, "because", "Do not retry before 1970")
 	if len(got) > 300 {

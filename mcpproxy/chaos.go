@@ -6,9 +6,11 @@ import (
 	"log/slog"
 
 	"github.com/agentarmor/agentarmor/chaos"
+	"github.com/agentarmor/agentarmor/health"
 	"github.com/agentarmor/agentarmor/llm"
 	"github.com/agentarmor/agentarmor/mcpproxy/builtin"
 	"github.com/agentarmor/agentarmor/mcpproxy/event"
+	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
 // Chaos is injected where the endpoint meets the network: into the providers'
@@ -53,6 +55,7 @@ func (p *Proxy) chaosTargets() []string {
 
 // chaosChanged tells of the begin or end of a fault.
 func (p *Proxy) chaosChanged(c chaos.Change) {
+	defer wire.OnPanic() // it may be called by a timer
 	e := event.Event{Kind: event.ChaosInjected, Injected: c.ID, To: string(c.Spec.Fault), Text: c.Spec.Target + ": " + c.Spec.Fault.About()}
 	text := "a fault is injected"
 	if c.Kind != chaos.Began {
@@ -76,26 +79,45 @@ func (p *Proxy) chaosStatus() ChaosStatus {
 	return ChaosStatus{p.cfg.Chaos.Enabled(), len(p.cfg.Chaos.List())}
 }
 
-// broken is the active fault that has hit an upstream, "" if none has.
-func (p *Proxy) broken(upstream string) string { return p.cfg.Chaos.On(chaos.Server(upstream)) }
-
-// brokenProvider is the active fault that has hit a provider, "" if none has.
-func (p *Proxy) brokenProvider(name string) string { return p.cfg.Chaos.On(chaos.Provider(name)) }
-
-// behind is the fault that what an event tells may be the work of: states and
-// breakers follow from more than one call.
-func (p *Proxy) behind(e event.Event) string {
-	switch {
-	case e.Kind == event.CallFailed: // which knows for itself
+// drifting is the fault that changes the definitions of an upstream, for an event
+// that tells of other ones.
+func (p *Proxy) drifting(e event.Event) string {
+	if e.Kind != event.DefinitionChanged && e.Kind != event.CatalogChanged {
 		return ""
-	case e.Upstream != "":
-		return p.broken(e.Upstream)
-	case e.Kind == event.LLMFailover:
-		return p.brokenProvider(e.From)
-	case e.Provider != "":
-		return p.brokenProvider(e.Provider)
+	}
+	for _, f := range p.cfg.Chaos.List() {
+		if f.Spec.Fault == chaos.SchemaDrift && f.Hits > 0 && f.Concerns(chaos.Server(e.Upstream)) {
+			return f.ID
+		}
 	}
 	return ""
+}
+
+// blamed is the fault that was injected into what failed last; "" is none. So
+// that what follows from a failure is marked as the failure is, and no longer.
+func (in *instance) blamed() string {
+	if id := in.fault.Load(); id != nil {
+		return *id
+	}
+	return ""
+}
+
+// behind is the fault that has led to a state.
+func (in *instance) behind(s health.State) string {
+	if s == health.Degraded && in.up != nil {
+		for _, t := range in.up.guard.watched() {
+			if id := t.blamed(); id != "" && !t.breaker.Closed() {
+				return id
+			}
+		}
+	}
+	return in.blamed()
+}
+
+func (t *toolGuard) blamed() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.fault
 }
 
 // injectedBy is the fault that made an error, "" if none did.
@@ -106,7 +128,7 @@ func injectedBy(err error) string {
 	return ""
 }
 
-// struck notes a fault that was injected into the call; "" is none.
+// struck notes a fault that has a part in the call; "" is none.
 func (k *call) struck(fault string) {
 	if fault == "" {
 		return

@@ -3,6 +3,7 @@ package mcpproxy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http/httptest"
 	"regexp"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/agentarmor/agentarmor/chaos"
 	"github.com/agentarmor/agentarmor/fixtures/fakellm"
+	"github.com/agentarmor/agentarmor/health"
 	"github.com/agentarmor/agentarmor/llm"
 	"github.com/agentarmor/agentarmor/mcpproxy/builtin"
 	"github.com/agentarmor/agentarmor/mcpproxy/event"
@@ -372,7 +374,7 @@ func TestInjectedProviderIsMarked(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if a := resp.Trace.Attempts[0]; a.Skipped == "" && (a.Injected != "f1") != (a.Class == llm.ClassOK) {
+		if a := resp.Trace.Attempts[0]; a.Injected != "f1" { // failed, or was passed over because of that
 			t.Errorf("%+v", a)
 		}
 		if a := resp.Trace.Attempts[len(resp.Trace.Attempts)-1]; a.Provider == "second" && a.Injected != "" {
@@ -382,7 +384,7 @@ func TestInjectedProviderIsMarked(t *testing.T) {
 	w := httptest.NewRecorder()
 	p.metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	wantPart(t, w.Body.String(), `agentarmor_llm_requests_total{injected="true",outcome="overloaded",provider="first"} 2`,
-		`agentarmor_llm_calls_total{injected="true",outcome="ok",provider="second"} 2`, `agentarmor_llm_failovers_total{from="first",injected="true",to="second"} 3`)
+		`agentarmor_llm_calls_total{injected="true",outcome="ok",provider="second"} 3`, `agentarmor_llm_failovers_total{from="first",injected="true",to="second"} 3`)
 	found := false
 	for _, e := range p.events.Recent(event.History) {
 		found = found || e.Kind == event.LLMBreaker && e.Injected == "f1"
@@ -390,4 +392,138 @@ func TestInjectedProviderIsMarked(t *testing.T) {
 	if !found {
 		t.Error("the breaker that opened is not marked")
 	}
+}
+
+// lastState is the newest event about the state of the server.
+func lastState(r *rig) (last event.Event) {
+	for _, e := range r.p.events.Recent(event.History) {
+		if e.Kind == event.UpstreamState {
+			last = e
+		}
+	}
+	return last
+}
+
+// What follows from a fault is marked, calls that are refused because of it too,
+// also when it is over; what a failure of the server's own leads to is not, also
+// while a fault is active.
+func TestMarksFollowTheCause(t *testing.T) {
+	srv := t1Server()
+	withFaults(t, srv, func(t *testing.T, r *rig, inj *chaos.Injector) {
+		c := r.client(`{}`)
+		marked := func(what, id string, want bool) {
+			t.Helper()
+			got := c.send(callT1(id, "")).text()
+			if strings.Contains(got, `"injected":"f`) != want || !strings.Contains(got, "unavailable") {
+				t.Errorf("%s: %s", what, got)
+			}
+		}
+		clear := func() {
+			if _, err := inj.Clear("all"); err != nil {
+				t.Error(err)
+			}
+		}
+		inject(t, inj, chaos.Spec{Target: "mcp/fake", Fault: chaos.Error, Status: 401, Count: 1})
+		marked("refused", "1", true)
+		clear()
+		settle(time.Second)
+		marked("refused after the end", "2", true)
+		if e := lastState(r); e.To != string(health.NeedsAuth) || e.Injected != "f1" {
+			t.Errorf("%+v", e)
+		}
+		settle(10 * time.Minute)
+		inject(t, inj, chaos.Spec{Target: "mcp/fake/t1", Fault: chaos.Corrupt, Count: 3})
+		for n := range 3 {
+			marked("corrupt", fmt.Sprint(10+n), true)
+		}
+		clear()
+		marked("the tool's breaker", "20", true)
+		settle(10 * time.Minute)
+		for n := range 3 {
+			c.send(callT1(fmt.Sprint(30+n), "")).text()
+		}
+		// Its own failure, beside an active fault that has hit it.
+		inject(t, inj, chaos.Spec{Target: "mcp/fake/t1", Fault: chaos.Error, Status: 400, Count: 1})
+		marked("hit", "40", true)
+		breaks(false, failsWith(wire.Error{Kind: wire.HTTPStatus, Status: 401}))(r, srv)
+		marked("its own", "41", false)
+		settle(time.Second)
+		marked("refused for its own", "42", false)
+		if e := lastState(r); e.To != string(health.NeedsAuth) || e.Injected != "" {
+			t.Errorf("%+v", e)
+		}
+		w := httptest.NewRecorder()
+		r.p.metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		wantPart(t, w.Body.String(), `agentarmor_calls_total{injected="false",outcome="auth",tool="t1",upstream="fake"} 2`,
+			`agentarmor_calls_total{injected="true",outcome="auth",tool="t1",upstream="fake"} 2`, `agentarmor_calls_total{injected="true",outcome="open",tool="t1",upstream="fake"} 1`,
+			`agentarmor_transitions_total{injected="true",plane="tool breaker",to="open",upstream="fake"} 1`)
+	}, func(c *Config) {
+		c.Upstreams[0].Command, c.Upstreams[0].URL = "", "http://fake.example/mcp"
+	})
+}
+
+// Likewise for a server that cannot be started, and for what its probes find.
+func TestMarksOfStartsAndProbes(t *testing.T) {
+	srv, down := t1Server(), atomic.Bool{}
+	srv.onDial = func(int, string) error {
+		if down.Load() {
+			return errors.New("no such program")
+		}
+		return nil
+	}
+	withFaults(t, srv, func(t *testing.T, r *rig, inj *chaos.Injector) {
+		refused := func(want string) {
+			t.Helper()
+			settle(time.Minute)
+			got := r.client(`{}`).send(callT1("1", "")).text()
+			_, fault, _ := strings.Cut(got, `"injected":"`)
+			if fault, _, _ = strings.Cut(fault, `"`); fault != want || !strings.Contains(got, "unavailable") || lastState(r).Injected != want {
+				t.Errorf("%s %+v", got, lastState(r))
+			}
+		}
+		inject(t, inj, chaos.Spec{Target: "mcp/fake", Fault: chaos.Kill, Count: 1})
+		down.Store(true)
+		refused("") // killed by f1, but it is its own that it does not come back
+		inject(t, inj, chaos.Spec{Target: "mcp/fake", Fault: chaos.Flap, Down: chaos.Duration(time.Hour)})
+		down.Store(false)
+		refused("f2")
+		if _, err := inj.Clear("all"); err != nil {
+			t.Fatal(err)
+		}
+		settle(10 * time.Minute)
+
+		opened := func(want string) {
+			t.Helper()
+			settle(3 * time.Minute)
+			last := event.Event{}
+			for _, e := range r.p.events.Recent(event.History) {
+				if e.Kind == event.BreakerChanged && e.Tool == "t1" && e.To == string(health.BreakerOpen) {
+					last = e
+				}
+			}
+			if last.Kind == "" || last.Injected != want {
+				t.Errorf("%q: %+v", want, last)
+			}
+		}
+		inject(t, inj, chaos.Spec{Target: "mcp/fake/t1", Fault: chaos.ToolError, TTL: chaos.Duration(5 * time.Minute)})
+		opened("f3")
+		settle(10 * time.Minute)
+		srv.result("tools/call", `{"content":[],"isError":true}`)
+		opened("")
+	}, func(c *Config) {
+		c.Upstreams[0].Tools = map[string]ToolConfig{"t1": {Probe: &ToolProbe{}}}
+	})
+}
+
+// No server is left alone for longer than a real one could ask for.
+func TestInjectedRetryAfterIsCapped(t *testing.T) {
+	withFaults(t, t1Server(), func(t *testing.T, r *rig, inj *chaos.Injector) {
+		c := r.client(`{}`)
+		inject(t, inj, chaos.Spec{Target: "mcp/fake/t1", Fault: chaos.RateLimit, RetryAfter: chaos.Duration(5 * time.Hour), Count: 1})
+		wantPart(t, c.send(callT1("1", "")).text(), `"outcome":"throttled"`)
+		settle(11 * time.Minute)
+		wantPart(t, c.send(callT1("2", "")).text(), `"text":"done"`)
+	}, func(c *Config) {
+		c.Upstreams[0].Command, c.Upstreams[0].URL = "", "http://fake.example/mcp"
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,7 +26,17 @@ type story struct {
 	After   string   // the answer once the fault is over
 	State   string   // of the server then
 	Breaker string
-	Closed  bool // the tool's breaker is
+	Closed  bool   // the tool's breaker is
+	Marked  []bool // whether failures, and what follows from them, are marked as injected
+}
+
+// mark notes the mark of what was seen; f1 is the only fault there is.
+func (s *story) mark(t *testing.T, fault, what string) {
+	t.Helper()
+	if fault != "" && fault != "f1" {
+		t.Errorf("marked as the work of another fault: %s", what)
+	}
+	s.Marked = append(s.Marked, fault != "")
 }
 
 // outcomeOf is the class of an answer as the client can tell it.
@@ -73,13 +84,21 @@ func live(t *testing.T, transport string, begin func(r *rig, s *fakeServer), end
 		defer inj.Close()
 		seen := r.p.events.Subscribe(10_000)
 		c := r.client(`{}`)
+		r.p.upstream("fake").shared.fault.Store(new("old")) // of a fault long ago
 		begin(r, srv)
 		for n := range 6 { // longer than any pause between two attempts
 			st := c.send(callT1(fmt.Sprint(n), ""))
 			settle(70 * time.Second)
-			out.Answers = append(out.Answers, outcomeOf(t, st.text()))
+			outcome := outcomeOf(t, st.text())
+			out.Answers = append(out.Answers, outcome)
+			if outcome != "ok yes false" {
+				_, mark, _ := strings.Cut(st.text(), `"injected":"`)
+				mark, _, _ = strings.Cut(mark, `"`)
+				out.mark(t, mark, st.text())
+			}
 		}
 		out.First = out.Answers[0]
+		over := time.Now()
 		end(r, srv)
 		settle(20 * time.Minute)
 		for n := range 3 { // a tool's breaker is tried by calls
@@ -95,6 +114,10 @@ func live(t *testing.T, transport string, begin func(r *rig, s *fakeServer), end
 			case event.UpstreamState, event.BreakerChanged, event.DefinitionChanged, event.CallFailed:
 			default:
 				continue
+			}
+			well := []string{string(health.Ready), string(health.Starting), string(health.BreakerClosed), string(health.BreakerHalfOpen)}
+			if e.Time.Before(over) && !slices.Contains(well, e.To) {
+				out.mark(t, e.Injected, fmt.Sprintf("%+v", e))
 			}
 			if line := fmt.Sprint(e.Kind, " ", e.Tool, " ", e.From, "→", e.To); !slices.Contains(out.Events, line) {
 				out.Events = append(out.Events, line)
@@ -167,7 +190,7 @@ func refuses(tool bool) func(*rig, *fakeServer) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if s.fault != nil && !tool {
-				return &wire.Error{Kind: wire.NotSent, Err: errRefused}
+				return &wire.Error{Kind: wire.NotSent, Err: chaos.ErrRefused}
 			}
 			return nil
 		}
@@ -183,7 +206,7 @@ func TestFaultsAreLikeFailures(t *testing.T) {
 	same := func(f func(p *fakePeer, id uint64, m wire.Message) bool) real {
 		return func(tool bool) func(*rig, *fakeServer) { return breaks(tool, f) }
 	}
-	reset := wire.Error{Kind: wire.Lost, Err: errReset}
+	reset := wire.Error{Kind: wire.Lost, Err: chaos.ErrReset}
 	malformed := wire.Error{Kind: wire.Malformed, Err: errors.New("unreadable answer")}
 	const ttl = chaos.Duration(12 * time.Hour)
 	for _, c := range []struct {
@@ -202,7 +225,7 @@ func TestFaultsAreLikeFailures(t *testing.T) {
 		{spec: chaos.Spec{Fault: chaos.Truncate}, stdio: same(failsWith(malformed)), http: same(failsWith(malformed))},
 		{spec: chaos.Spec{Fault: chaos.Drop}, stdio: same(breaksConnection), http: same(failsWith(reset)), sse: same(breaksConnection)},
 		{spec: chaos.Spec{Fault: chaos.Kill}, stdio: same(breaksConnection), http: same(breaksConnection)},
-		{spec: chaos.Spec{Fault: chaos.Flap, Down: ttl, Up: 1}, stdio: refuses, http: same(failsWith(wire.Error{Kind: wire.NotSent, Err: errRefused}))},
+		{spec: chaos.Spec{Fault: chaos.Flap, Down: ttl, Up: 1}, stdio: refuses, http: same(failsWith(wire.Error{Kind: wire.NotSent, Err: chaos.ErrRefused}))},
 		{spec: chaos.Spec{Fault: chaos.ToolError}, only: "tool", stdio: same(func(p *fakePeer, id uint64, _ wire.Message) bool {
 			go p.result(id, `{"content":[{"type":"text","text":"The tool failed."}],"isError":true}`)
 			return true
@@ -254,6 +277,10 @@ func TestFaultsAreLikeFailures(t *testing.T) {
 							t.Error(err)
 						}
 					})
+					if slices.Contains(want.Marked, true) || slices.Contains(got.Marked, false) {
+						t.Errorf("marked: real %v, injected %v", want.Marked, got.Marked)
+					}
+					want.Marked, got.Marked = nil, nil
 					if diff := cmp.Diff(want, got); diff != "" {
 						t.Errorf("-real +injected: %s", diff)
 					}

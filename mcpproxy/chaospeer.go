@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"syscall"
 
 	"github.com/agentarmor/agentarmor/chaos"
+	"github.com/agentarmor/agentarmor/health"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
@@ -18,6 +18,7 @@ import (
 // Over stdio and HTTP+SSE a connection is one stream: what breaks it fails every
 // request under way. Streamable HTTP has one for each request.
 type chaosPeer struct {
+	in        *instance
 	inj       *chaos.Injector
 	target    string
 	transport string
@@ -49,26 +50,29 @@ var _ wire.Peer = (*chaosPeer)(nil)
 // process is a Peer whose server is a process of ours.
 type process interface{ Kill() }
 
-var (
-	errRefused = fmt.Errorf("connection refused: %w", syscall.ECONNREFUSED)
-	errReset   = fmt.Errorf("connection reset by peer: %w", syscall.ECONNRESET)
-)
+var errNoStart = errors.New("it cannot be started")
 
-// withChaos returns dial with the faults of the upstream.
-func (p *Proxy) withChaos(upstream string, dial dialer) dialer {
-	inj := p.cfg.Chaos
+// withChaos returns the dial of an instance with the faults of its upstream.
+func (p *Proxy) withChaos(in *instance) dialer {
+	inj, dial := p.cfg.Chaos, in.dial
 	if !inj.Enabled() {
 		return dial
 	}
 	return func(ctx context.Context, transport string, ev wire.Events) (wire.Peer, error) {
-		c := &chaosPeer{inj: inj, target: chaos.Server(upstream), transport: transport, ev: ev, struck: map[uint64]*struck{}}
+		c := &chaosPeer{in: in, inj: inj, target: chaos.Server(in.o.cfg.Name), transport: transport, ev: ev, struck: map[uint64]*struck{}}
 		if d := inj.Decide(chaos.Call{Target: c.target, Op: chaos.Connect}); d.Action == chaos.Refuse {
-			return nil, &wire.Error{Kind: wire.NotSent, Err: d.Cause.Wrap(errRefused)}
+			c.blame(d.Cause)
+			err := chaos.ErrRefused
+			if transport == "stdio" {
+				err = errNoStart
+			}
+			return nil, &wire.Error{Kind: wire.NotSent, Err: d.Cause.Wrap(err)}
 		}
 		c.ctx, c.stop = context.WithCancel(context.Background())
 		inner, err := dial(ctx, transport, wire.Events{Answer: c.answer, Message: c.message, Failed: c.failed, Closed: c.ended, Trouble: ev.Trouble})
 		if err != nil {
 			c.stop()
+			c.blame(nil)
 			return nil, err
 		}
 		c.mu.Lock()
@@ -89,6 +93,9 @@ func (c *chaosPeer) Send(o wire.Outgoing) error {
 	d := c.inj.Decide(c.call(o))
 	if d.Cause == nil {
 		return c.inner.Send(o)
+	}
+	if d.Waits() {
+		c.blame(d.Cause)
 	}
 	s := &struck{o: o, d: d}
 	s.ctx, s.stop = context.WithCancel(c.ctx)
@@ -146,7 +153,7 @@ func (c *chaosPeer) strike(s *struck) {
 			c.forward(s)
 			c.sever(d.Cause)
 		case d.Action == chaos.Refuse || !c.established():
-			c.lose(s, wire.Error{Kind: wire.NotSent, Err: errRefused})
+			c.lose(s, wire.Error{Kind: wire.NotSent, Err: chaos.ErrRefused})
 		default:
 			c.sever(d.Cause)
 		}
@@ -167,7 +174,7 @@ func (c *chaosPeer) refuse(s *struck) {
 		c.reply(s, wire.Message{ID: wire.AppendID(nil, s.o.ID), Error: fmt.Appendf(problem, `,"data":%s}}`, data)})
 		return
 	}
-	e := wire.Error{Kind: wire.HTTPStatus, Status: d.Status, RetryAfter: d.RetryAfter, Err: fmt.Errorf("HTTP status %d", d.Status)}
+	e := wire.Error{Kind: wire.HTTPStatus, Status: d.Status, RetryAfter: min(d.RetryAfter, wire.MaxRetryAfter), Err: fmt.Errorf("HTTP status %d", d.Status)}
 	if d.Status == 404 && c.transport == "http" && c.established() && !c.modern() {
 		e.Kind = wire.SessionLost
 	}
@@ -204,9 +211,12 @@ func (c *chaosPeer) answer(id uint64, m wire.Message) {
 	switch {
 	case mute:
 	case s == nil:
+		if class, _ := classOf(m); class != health.OK {
+			c.blame(nil)
+		}
 		c.ev.Answer(id, m)
 	case s.d.Action == chaos.Break && c.transport == "http":
-		c.lose(s, wire.Error{Kind: wire.Lost, Err: errReset})
+		c.lose(s, wire.Error{Kind: wire.Lost, Err: chaos.ErrReset})
 	case s.d.Action == chaos.Break:
 		c.mu.Lock()
 		s.mute = true
@@ -222,17 +232,13 @@ func (c *chaosPeer) answer(id uint64, m wire.Message) {
 	}
 }
 
-// garble reads the answer again, after its bytes were spoilt.
+// garble spoils the bytes of an answer, but it is known whose it is.
 func (c *chaosPeer) garble(s *struck, m wire.Message) {
 	raw := wire.AppendErrorRaw(nil, m.ID, m.Error)
 	if m.Error == nil {
 		raw = wire.AppendResult(nil, m.ID, m.Result)
 	}
-	m, err := wire.Parse(s.d.Change(raw))
-	if err == nil && m.IsResponse() {
-		c.reply(s, m)
-		return
-	}
+	_, err := wire.Parse(s.d.Change(raw))
 	c.lose(s, wire.Error{Kind: wire.Malformed, Err: fmt.Errorf("unreadable answer: %w", err)})
 }
 
@@ -255,8 +261,10 @@ func (c *chaosPeer) failed(id uint64, err *wire.Error) {
 	case s != nil:
 		c.lose(s, *err)
 	case cause != nil:
+		c.blame(cause)
 		c.ev.Failed(id, marked(*err, cause))
 	default:
+		c.blame(nil)
 		c.ev.Failed(id, err)
 	}
 }
@@ -264,6 +272,9 @@ func (c *chaosPeer) failed(id uint64, err *wire.Error) {
 // reply gives the owner an answer, during which fault knows of the request.
 func (c *chaosPeer) reply(s *struck, m wire.Message) {
 	if c.pending(s) {
+		if class, _ := classOf(m); class != health.OK {
+			c.blame(s.d.Cause)
+		}
 		c.ev.Answer(s.o.ID, m)
 		c.drop(s)
 	}
@@ -273,6 +284,7 @@ func (c *chaosPeer) reply(s *struck, m wire.Message) {
 func (c *chaosPeer) lose(s *struck, e wire.Error) {
 	if c.pending(s) {
 		c.drop(s)
+		c.blame(s.d.Cause)
 		c.ev.Failed(s.o.ID, marked(e, s.d.Cause))
 	}
 }
@@ -319,16 +331,19 @@ func (c *chaosPeer) sever(cause *chaos.Injected) {
 		p.Kill()
 		return
 	}
-	c.end(&wire.Error{Kind: wire.Lost, Err: cause.Wrap(errReset)})
+	c.blame(cause)
+	c.end(&wire.Error{Kind: wire.Lost, Err: cause.Wrap(chaos.ErrReset)})
 }
 
 // ended takes the end that the connection has noticed itself.
 func (c *chaosPeer) ended(err error) {
 	c.mu.Lock()
-	if c.cause != nil {
-		err = c.cause.Wrap(err)
-	}
+	cause := c.cause
 	c.mu.Unlock()
+	c.blame(cause)
+	if cause != nil {
+		err = cause.Wrap(err)
+	}
 	c.end(err)
 }
 
@@ -341,6 +356,16 @@ func (c *chaosPeer) end(err error) {
 	c.stop()
 	if first {
 		c.ev.Closed(err)
+	}
+}
+
+// blame notes the fault that was injected into what has just failed, nil if that
+// is a failure of its own.
+func (c *chaosPeer) blame(cause *chaos.Injected) {
+	if cause == nil {
+		c.in.fault.Store(nil)
+	} else {
+		c.in.fault.Store(&cause.ID)
 	}
 }
 
@@ -378,11 +403,14 @@ func (c *chaosPeer) modern() bool {
 // Cancel implements [wire.Peer].
 func (c *chaosPeer) Cancel(id uint64) {
 	c.mu.Lock()
-	if s := c.struck[id]; s != nil {
-		s.stop()
-		delete(c.struck, id)
-	}
+	s := c.struck[id]
+	delete(c.struck, id)
 	c.mu.Unlock()
+	if s == nil {
+		c.blame(nil) // a timeout, as a rule
+	} else {
+		s.stop()
+	}
 	c.inner.Cancel(id)
 }
 

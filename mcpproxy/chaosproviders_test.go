@@ -25,6 +25,7 @@ type modelStory struct {
 	Answered []string // by whom, each once
 	Events   []string // of the chain, each kind once
 	Injected bool     // some attempt is marked
+	Marked   []bool   // whether events are, until it is over
 	After    string   // who answers when it is over
 	State    string   // of the first provider then
 }
@@ -66,6 +67,9 @@ func liveModels(t *testing.T, a fakeAPI, stream bool, fails func(*fakellm.Reques
 			Attempts: 2, OnTrace: func(tr *llm.Trace) { proxy.Load().LLMTrace(tr) },
 			OnEvent: func(e llm.Event) {
 				out.Events = append(out.Events, fmt.Sprint(e.Kind, " ", e.Provider, " ", e.From, "→", e.To))
+				if failing.Load() {
+					out.Marked = append(out.Marked, e.Injected != "")
+				}
 				proxy.Load().LLMEvent(e)
 			},
 		})
@@ -183,7 +187,10 @@ func TestFaultsOfProvidersAreLikeFailures(t *testing.T) {
 					if !got.Injected {
 						t.Error("no attempt is marked as injected")
 					}
-					got.Injected = false
+					if slices.Contains(want.Marked, true) || slices.Contains(got.Marked, false) {
+						t.Errorf("events marked: real %v, injected %v", want.Marked, got.Marked)
+					}
+					got.Injected, got.Marked, want.Marked = false, nil, nil
 					if diff := cmp.Diff(want, got); diff != "" {
 						t.Errorf("-real +injected: %s", diff)
 					}

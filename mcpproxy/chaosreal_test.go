@@ -67,7 +67,7 @@ func TestFaultsOverHTTP(t *testing.T) {
 				defer web.Close()
 				inj := chaos.New(chaos.Options{Enabled: true})
 				path := map[string]string{"http": "/mcp", "sse": "/sse"}[kind]
-				p, err := New(Config{Chaos: inj, Upstreams: []UpstreamConfig{{Name: "web", URL: web.URL + path}}})
+				p, err := New(Config{Chaos: inj, Upstreams: []UpstreamConfig{{Name: "web", URL: web.URL + path, Protocol: "legacy"}}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -82,6 +82,12 @@ func TestFaultsOverHTTP(t *testing.T) {
 				inj.Watch(chaos.Watcher{Targets: func() []string { return []string{"mcp/web/echo"} }})
 				inject(t, inj, chaos.Spec{Target: "mcp/web/echo", Fault: fault, Count: 1})
 				echo := []byte(`{"name":"echo","arguments":{}}`)
+				if fault == chaos.Corrupt { // the real one
+					_, err = first.call(t.Context(), "tools/call", []byte(`{"name":"badjson","arguments":{}}`))
+					if e, ok := errors.AsType[*wire.Error](err); !ok || e.Kind != want {
+						t.Fatalf("%v", err)
+					}
+				}
 				_, err = first.call(t.Context(), "tools/call", echo)
 				e, ok := errors.AsType[*wire.Error](err)
 				if by, marked := errors.AsType[*chaos.Injected](err); !ok || e.Kind != want || !marked || by.Fault != fault {
@@ -89,7 +95,7 @@ func TestFaultsOverHTTP(t *testing.T) {
 				}
 				for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 					if c := in.live(); c != nil {
-						if _, err := c.call(t.Context(), "tools/call", echo); err == nil {
+						if m, err := c.call(t.Context(), "tools/call", echo); err == nil && m.Result != nil {
 							return
 						}
 					}

@@ -149,6 +149,7 @@ func (k *call) busy(why string, wait time.Duration) {
 // refused answers a call that an open breaker does not let pass.
 func (k *call) refused() bool {
 	if shut := k.in.shut(); shut != nil {
+		k.struck(k.in.blamed())
 		k.giveUp(health.Open, shut.Error(), shut.retryAt)
 		return true
 	}
@@ -162,6 +163,7 @@ func (k *call) refused() bool {
 	} else if probes {
 		until = later(until, time.Now().Add(k.up.cfg.Probe.everyDown()))
 	}
+	k.struck(k.tool.blamed())
 	k.giveUp(health.Open, "the tool's breaker is open after failures, last: "+k.tool.error(), until)
 	return true
 }
@@ -216,6 +218,7 @@ func (k *call) shut() {
 	f := k.failure
 	k.mu.Unlock()
 	until := later(k.tool.breaker.Until(), time.Now().Add(time.Second))
+	k.struck(k.tool.blamed())
 	if f.reason == "" {
 		f.class, f.reason = health.Open, "the tool's breaker is open after failures, last: "+k.tool.error()
 	}
@@ -247,7 +250,7 @@ func (k *call) settle(class health.Class, code int, reason string) {
 		class = health.Cancelled
 	}
 	k.trying, k.settled = false, class.Retry() == health.Never
-	permit, began, sent, attempt := k.permit, k.began, k.sent, k.attempt
+	permit, began, sent, attempt, fault := k.permit, k.began, k.sent, k.attempt, k.injected
 	k.permit = health.Permit{}
 	if class != health.OK && class != health.ToolError {
 		k.failure = lastFailure{class, reason}
@@ -274,7 +277,7 @@ func (k *call) settle(class health.Class, code int, reason string) {
 	}
 	k.in.note(class, reason, began)
 	if k.tool != nil {
-		permit.Done(k.tool.note(class, code, reason, began, k.up.cfg.Stdio()))
+		permit.Done(k.tool.note(class, code, reason, fault, began, k.up.cfg.Stdio()))
 	}
 }
 

@@ -47,6 +47,7 @@ type instance struct {
 	outage     bool // it has been down since it last served
 	begun      bool // a process or session of it has been there
 	noCanary   sync.Once
+	fault      atomic.Pointer[string] // that chaos has injected into what failed last; nil, "": none
 
 	mu          sync.Mutex
 	phase       phase

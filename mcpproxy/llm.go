@@ -14,7 +14,7 @@ import (
 // LLMEvent takes what happens to the chain: it is for llm.Options.OnEvent.
 func (p *Proxy) LLMEvent(e llm.Event) {
 	defer p.alerts.nudge()
-	out := event.Event{Provider: e.Provider, From: e.From, To: e.To, Text: e.Text, NextAttempt: e.Until}
+	out := event.Event{Provider: e.Provider, From: e.From, To: e.To, Text: e.Text, NextAttempt: e.Until, Injected: e.Injected}
 	level, text := slog.LevelDebug, "provider is tried"
 	switch e.Kind {
 	case llm.EventBreaker:
@@ -29,7 +29,7 @@ func (p *Proxy) LLMEvent(e llm.Event) {
 	case llm.EventFailover:
 		out.Kind = event.LLMFailover
 		level, text = slog.LevelInfo, "another provider has answered"
-		p.metrics.LLMFailover(e.From, e.To, p.brokenProvider(e.From) != "")
+		p.metrics.LLMFailover(e.From, e.To, e.Injected != "")
 	case llm.EventOutage:
 		out.Kind = event.LLMOutage
 		level, text = slog.LevelWarn, "no provider has answered"
@@ -89,6 +89,9 @@ func (p *Proxy) LLMTrace(t *llm.Trace) {
 			continue
 		}
 		p.metrics.LLMRequest(a.Provider, string(a.Class), a.Injected != "")
+		if a.Injected != "" {
+			p.alerts.hit(a.Provider, a.Injected)
+		}
 		if a.Usage != nil {
 			p.metrics.LLMTokens(a.Provider, a.Usage.Input, a.Usage.Output)
 		}

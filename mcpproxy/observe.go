@@ -76,7 +76,7 @@ func (p *Proxy) observeFailure(k *call, class health.Class, reason string) {
 
 // breakerChanged tells of a breaker's transition; tool "" is the server's.
 func (p *Proxy) breakerChanged(up *upstream, tool string, from health.BreakerState, now health.BreakerSnapshot) {
-	plane, text := "server", ""
+	plane, text, injected := "server", "", up.shared.blamed()
 	if tool != "" {
 		guard := up.guard.tool(tool)
 		guard.changed(from)
@@ -84,14 +84,15 @@ func (p *Proxy) breakerChanged(up *upstream, tool string, from health.BreakerSta
 		if now.State == health.BreakerOpen {
 			text = guard.error()
 		}
+		injected = guard.blamed()
 		up.shared.reconsider()
 	} else if now.State == health.BreakerOpen {
 		text = up.shared.tracker.Snapshot().LastError
 	}
-	p.metrics.Transition(up.cfg.Name, tool, plane+" breaker", string(now.State), p.broken(up.cfg.Name) != "")
+	p.metrics.Transition(up.cfg.Name, tool, plane+" breaker", string(now.State), injected != "")
 	p.publish(event.Event{
 		Kind: event.BreakerChanged, Upstream: up.cfg.Name, Tool: tool,
-		From: string(from), To: string(now.State), Text: text, NextAttempt: now.Until,
+		From: string(from), To: string(now.State), Text: text, NextAttempt: now.Until, Injected: injected,
 	})
 }
 

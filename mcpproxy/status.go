@@ -64,6 +64,9 @@ type degradedTool struct {
 	Alternatives []string               `json:"alternatives"`
 }
 
+// shortAlerts are so many of the newest alerts.
+const shortAlerts = 10
+
 // Short is the part of the status that fits a context window: one line per upstream.
 func (s Status) Short() any {
 	type line struct {
@@ -95,10 +98,18 @@ func (s Status) Short() any {
 			short.LLM.Providers[name] = provider.State
 		}
 	}
+	more := 0
 	for i := range s.Alerts {
-		if s.Alerts[i].Resolved == nil {
+		switch {
+		case s.Alerts[i].Resolved != nil:
+		case len(short.Alerts) < shortAlerts:
 			short.Alerts = append(short.Alerts, s.Alerts[i].Text)
+		default:
+			more++
 		}
+	}
+	if more > 0 {
+		short.Alerts = append(short.Alerts, fmt.Sprintf("%d more: see section alerts", more))
 	}
 	return short
 }

@@ -20,6 +20,7 @@ type toolGuard struct {
 
 	mu        sync.Mutex
 	lastError string
+	fault     string // that chaos has injected into that; "": none
 	leftOut   string // the last warning about a fallback
 	lastLoss  time.Time
 	broken    time.Time // since when its breaker is not closed
@@ -90,7 +91,7 @@ func (t *toolGuard) allow(probes func() bool) (health.Permit, bool) {
 
 // note takes the outcome of an attempt that began at a time; crashed tells that
 // a loss is the end of a process, which the tool may have caused.
-func (t *toolGuard) note(class health.Class, code int, reason string, began time.Time, crashed bool) health.Verdict {
+func (t *toolGuard) note(class health.Class, code int, reason, fault string, began time.Time, crashed bool) health.Verdict {
 	v := class.Tool(code)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -99,7 +100,7 @@ func (t *toolGuard) note(class health.Class, code int, reason string, began time
 		t.own = false
 	}
 	if v == health.Failure {
-		t.lastError = reason
+		t.lastError, t.fault = reason, fault
 		t.own = t.own || class == health.UpstreamError || class == health.Lost && crashed
 		if !newLoss(class, began, &t.lastLoss) {
 			return health.Neutral

@@ -158,7 +158,7 @@ func (in *instance) probeTool(ctx context.Context, c *conn, t *toolGuard) {
 	t.mu.Lock()
 	t.probed = time.Now()
 	if v == health.Failure {
-		t.lastError = in.secrets.mask(err.Error())
+		t.lastError, t.fault = in.secrets.mask(err.Error()), in.blamed()
 	}
 	t.mu.Unlock()
 	permit.Done(v)

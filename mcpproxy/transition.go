@@ -54,7 +54,7 @@ func (p *Proxy) publishAs(e event.Event, level slog.Level, text string) {
 	if up := p.upstream(e.Upstream); up != nil {
 		e.Text = up.shared.secrets.mask(e.Text)
 	}
-	e.Injected = cmp.Or(e.Injected, p.behind(e))
+	e.Injected = cmp.Or(e.Injected, p.drifting(e))
 	p.events.Publish(e)
 	p.changes.updated(eventsURI)
 	if text == "" {
@@ -175,6 +175,7 @@ func (p *Proxy) tellState(in *instance, t *teller, from health.State, now health
 	}
 	e := event.Event{
 		Kind: event.UpstreamState, Upstream: in.o.cfg.Name, From: string(from), To: string(now.State), Text: now.Reason, NextAttempt: now.NextAttempt,
+		Injected: in.behind(now.State),
 	}
 	if in == in.up.shared {
 		p.publishAs(e, level, text)

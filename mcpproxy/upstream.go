@@ -94,7 +94,7 @@ func (p *Proxy) newInstance(up *upstream, owner *client) *instance {
 	if p.dial != nil {
 		in.dial = p.dial(up.cfg)
 	}
-	in.dial = p.withChaos(up.cfg.Name, in.dial)
+	in.dial = p.withChaos(in)
 	return in
 }
 

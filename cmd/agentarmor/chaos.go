@@ -119,7 +119,7 @@ func (a *app) scenarioCommand(f *statusFlags) *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.Duration("ttl", 0, "required: when its faults end by themselves")
-	fs.String("target", "", "whom it hits, instead of all models or servers")
+	fs.String("target", "", "whom it hits, instead of the first model, or all models or servers")
 	fs.Int64("seed", 0, "the same seed and the same calls have the same hits")
 	fs.Bool("dry-run", false, "only tell what would be hit")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {

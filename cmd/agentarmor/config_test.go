@@ -68,7 +68,7 @@ func TestContract(t *testing.T) {
 		Queue:           llm.Queue{Size: 64, Wait: 30 * time.Second},
 		DegradedMessage: "I cannot reach a language model right now. Your message was received; please try again shortly.",
 	}
-	want.chaos = chaos.Options{MaxTTL: chaosMaxTTL, Scenarios: map[string][]chaos.Spec{}}
+	want.chaos = chaos.Options{MaxTTL: chaos.DefaultMaxTTL, Scenarios: map[string][]chaos.Spec{}}
 	want.proxy.Alerts.Rules = mcpproxy.AlertRules{
 		BreakerOpen: new(true), BreakersIn60s: new(2), PrimaryErrorRate: new(0.03), FailoversPerHour: new(5),
 		NoHealthyProvider: new(true), CrashLoop: new(true), DefinitionChanged: new(true),

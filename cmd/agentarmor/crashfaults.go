@@ -60,23 +60,12 @@ func (f evenFaults) decide(c crashCall) chaos.Decision {
 // scenarioFaults are those of a scenario of chaos.
 type scenarioFaults struct{ *chaos.Injector }
 
-// newScenarioFaults begins a scenario. What
-// hits all models hits the first one here: the others are there to answer for it.
+// newScenarioFaults begins a scenario.
 func newScenarioFaults(name string, o chaos.Options) (*scenarioFaults, error) {
-	o.Enabled, o.MaxTTL, o.Targets = true, cmp.Or(o.MaxTTL, chaosMaxTTL), crashTargets
+	o.Enabled, o.MaxTTL, o.Targets = true, cmp.Or(o.MaxTTL, chaos.DefaultMaxTTL), crashTargets
 	inj := chaos.New(o)
-	specs, _, err := inj.PreviewScenario(name, "", min(scenarioTime, o.MaxTTL), o.Seed)
-	if err != nil {
+	if _, err := inj.Scenario(name, "", min(scenarioTime, o.MaxTTL), o.Seed); err != nil {
 		return nil, usage("--scenario: %v", err)
-	}
-	for _, s := range specs {
-		if s.Target == "llm/*" {
-			s.Target = chaos.Provider(crashModels[0])
-		}
-		if _, err := inj.Inject(s); err != nil {
-			inj.Close()
-			return nil, err
-		}
 	}
 	return &scenarioFaults{inj}, nil
 }

@@ -8,9 +8,6 @@ import (
 	"github.com/agentarmor/agentarmor/chaos"
 )
 
-// chaosMaxTTL is the longest time to live of a fault unless the file says otherwise.
-const chaosMaxTTL = chaos.DefaultMaxTTL
-
 func (d *decoder) chaos(n *node, o *chaos.Options) {
 	var seed int
 	d.object(n, fields{
@@ -78,7 +75,7 @@ func (d *decoder) checkScenarios(n *node, o *chaos.Options) {
 	if n == nil || len(d.issues) > 0 {
 		return
 	}
-	limit := cmp.Or(o.MaxTTL, chaosMaxTTL)
+	limit := cmp.Or(o.MaxTTL, chaos.DefaultMaxTTL)
 	for _, m := range n.members {
 		for i, s := range o.Scenarios[m.key] {
 			s.TTL = cmp.Or(s.TTL, chaos.Duration(limit))

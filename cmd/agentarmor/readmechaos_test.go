@@ -80,7 +80,7 @@ func inReadme(t *testing.T, begin string, into any) {
 func TestExamplesOfTheReadmeFit(t *testing.T) {
 	var fault chaos.Spec
 	inReadme(t, `{"target":"mcp/files/edit_file"`, &fault)
-	if err := fault.Validate(chaosMaxTTL); err != nil {
+	if err := fault.Validate(chaos.DefaultMaxTTL); err != nil {
 		t.Error(err)
 	}
 	var body struct {

@@ -69,7 +69,7 @@ type fault struct {
 func faultsOf(list []chaos.Active) []fault {
 	out := []fault{}
 	for _, a := range list {
-		out = append(out, fault{a.ID, a.Spec.Target, a.Spec.Fault, a.Hits, a.Calls, a.Seed, a.Until.Truncate(time.Second), a.Left, a.Targets})
+		out = append(out, fault{a.ID, a.Spec.Target, a.Spec.Fault, a.Hits, a.Calls, a.Seed, a.Until.Truncate(time.Millisecond), a.Left, a.Targets})
 	}
 	return out
 }

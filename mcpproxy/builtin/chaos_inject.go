@@ -135,7 +135,7 @@ func injectTable(scenarios []string, maxTTL time.Duration) []argument {
 	}
 	return []argument{
 		{"fault", "string", "What happens: " + strings.Join(faults, "; "), map[string]any{"enum": chaos.Kinds}},
-		{"scenario", "string", "Instead of fault: several at once, ready-made; target and ttl apply to them, target may be left out", map[string]any{"enum": scenarios}},
+		{"scenario", "string", "Instead of fault: several at once, ready-made; target and ttl apply to them. Without a target provider_outage and slow_provider hit the first model, the others all that they can", map[string]any{"enum": scenarios}},
 		{"target", "string", "Whom it hits: llm/NAME (a model), mcp/NAME (a server: all its requests) or mcp/NAME/TOOL (calls of that tool), with * and ? in each part", nil},
 		{"ttl", duration, fmt.Sprintf("When it ends by itself, such as 30s or 5m; at most %v", maxTTL), nil},
 		{"probability", "number", "Share of the calls to hit; all of them if left out", map[string]any{"minimum": 0, "maximum": 1}},

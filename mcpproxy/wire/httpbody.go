@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// maxRetryAfter caps what a server may ask for.
-const maxRetryAfter = 10 * time.Minute
+// MaxRetryAfter caps what a server may ask for.
+const MaxRetryAfter = 10 * time.Minute
 
 var (
 	errTooLarge = errors.New("the answer is over the size limit")
@@ -92,7 +92,7 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 		if err != nil && !errors.Is(err, strconv.ErrRange) {
 			return 0
 		}
-		return time.Duration(min(s, maxRetryAfter.Seconds()) * float64(time.Second))
+		return time.Duration(min(s, MaxRetryAfter.Seconds()) * float64(time.Second))
 	}
 	at, err := http.ParseTime(v)
 	if err != nil {
@@ -101,7 +101,7 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 	if date, err := http.ParseTime(h.Get("Date")); err == nil {
 		now = date
 	}
-	return max(0, min(at.Sub(now), maxRetryAfter))
+	return max(0, min(at.Sub(now), MaxRetryAfter))
 }
 
 // sessionGone tells whether a 404, or a 400 or 422 whose body names the

@@ -402,11 +402,11 @@ func TestRetryAfter(t *testing.T) {
 	}{
 		{"", "", 0}, {"0", "", 0}, {"7", "", 7 * time.Second}, {" 1.5 ", "", 1500 * time.Millisecond},
 		{"-1", "", 0}, {"+5", "", 0}, {"1e3", "", 0}, {"inf", "", 0}, {"NaN", "", 0}, {"0x10", "", 0}, {"1.2.3", "", 0}, {".", "", 0},
-		{"601", "", maxRetryAfter}, {"9223372037", "", maxRetryAfter}, {strings.Repeat("9", 400), "", maxRetryAfter},
+		{"601", "", MaxRetryAfter}, {"9223372037", "", MaxRetryAfter}, {strings.Repeat("9", 400), "", MaxRetryAfter},
 		{at(30 * time.Second), "", 30 * time.Second},
 		{at(30 * time.Second), at(20 * time.Second), 10 * time.Second},
 		{at(30 * time.Second), "nonsense", 30 * time.Second},
-		{at(-time.Hour), "", 0}, {at(1000 * time.Hour), "", maxRetryAfter}, {"soon", "", 0},
+		{at(-time.Hour), "", 0}, {at(1000 * time.Hour), "", MaxRetryAfter}, {"soon", "", 0},
 	} {
 		h := http.Header{"Retry-After": {c.value}, "Date": {c.date}}
 		if got := retryAfter(h, now); got != c.want {

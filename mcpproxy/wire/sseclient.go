@@ -121,23 +121,23 @@ func (p *ssePeer) read() {
 			p.ended(p.readError(err))
 			return
 		}
-		if ev.over {
-			p.oversized(ev.data)
+		if !ev.over && ev.name != "" && ev.name != "message" {
 			continue
 		}
-		if ev.name != "" && ev.name != "message" {
-			continue
-		}
-		if m, err := Parse(ev.data); err == nil {
+		m, err := Parse(ev.data)
+		switch {
+		case ev.over:
+			p.unreadable(err, &Error{Kind: TooLarge, Err: p.redact(errTooLarge)})
+		case err != nil:
+			p.unreadable(err, &Error{Kind: Malformed, Err: p.redact(fmt.Errorf("unreadable answer: %w", err))})
+		default:
 			p.deliver(m, nil)
 		}
 	}
 }
 
-// oversized fails the request whose answer was too large, if its id stands in
-// the beginning that was kept.
-func (p *ssePeer) oversized(head []byte) {
-	_, err := Parse(head)
+// unreadable fails the request whose answer is no message, if its id could be read.
+func (p *ssePeer) unreadable(err error, e *Error) {
 	broken, _ := errors.AsType[*ParseError](err)
 	if broken == nil || broken.request {
 		return
@@ -148,7 +148,7 @@ func (p *ssePeer) oversized(head []byte) {
 	}
 	if c := p.take(id); c != nil {
 		c.cancel()
-		p.ev.Failed(id, &Error{Kind: TooLarge, Err: p.redact(errTooLarge)})
+		p.ev.Failed(id, e)
 	}
 }
 

@@ -156,17 +156,19 @@ func TestSSEPostRefused(t *testing.T) {
 	}
 }
 
-// One answer over the limit costs its own call only.
-func TestSSETooLarge(t *testing.T) {
+// One answer over the limit, or that is no message, costs its own call only.
+func TestSSEUnreadable(t *testing.T) {
 	noLeaks(t)
 	o, s := newOwner(), &oldServer{}
 	s.post = func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusAccepted) }
 	p := dialOld(t, s, Limits{Message: 1000}, o.events())
-	send(t, p, sent(1, "a"), sent(2, "b"))
+	send(t, p, sent(1, "a"), sent(2, "b"), sent(3, "c"))
 	s.say(`{"jsonrpc":"2.0","id":"a1","result":{"text":"` + strings.Repeat("x", 20_000) + `"}}`)
 	s.say("no JSON at all")
+	s.say(`{"jsonrpc":"2.0","id":"a3","result":{"content":[}}`)
 	s.say(`{"jsonrpc":"2.0","id":"a2","result":{}}`)
 	o.failed(t, 1, TooLarge)
+	o.failed(t, 3, Malformed)
 	o.answered(t, 2)
 }
 
