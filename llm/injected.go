@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync/atomic"
+	"time"
 )
 
 // mark is where an attempt learns that a fault was injected into it.
@@ -40,6 +41,19 @@ func (e *entry) injected() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.fault
+}
+
+// Forgive ends the time for which entries are left alone because of what a fault
+// made them say, see [MarkInjected]. It is for the end of the fault.
+func (c *Chain) Forgive(fault string) {
+	for _, e := range c.entries {
+		e.mu.Lock()
+		if e.fault == fault {
+			e.until = time.Time{}
+		}
+		e.mu.Unlock()
+	}
+	c.changed.ring()
 }
 
 // passed notes that an entry is not asked, why, and the fault behind that.

@@ -8,7 +8,11 @@ import (
 )
 
 // struckModel fails as long as it is struck by a fault of that id, else by itself.
-type struckModel struct{ fault string }
+type struckModel struct {
+	fault  string
+	status int
+	asked  int
+}
 
 func (m *struckModel) Info() Info { return Info{Name: "struck", API: "fake", Model: "m"} }
 
@@ -16,7 +20,8 @@ func (m *struckModel) Generate(ctx context.Context, _ *Request, _ func(string)) 
 	if m.fault != "" {
 		MarkInjected(ctx, m.fault)
 	}
-	return nil, HTTPError(503, http.Header{"Retry-After": {"60"}}, nil)
+	m.asked++
+	return nil, HTTPError(m.status, http.Header{"Retry-After": {"60"}}, nil)
 }
 
 // What follows from a fault is marked as its work, what a failure of the model's own
@@ -24,7 +29,7 @@ func (m *struckModel) Generate(ctx context.Context, _ *Request, _ func(string)) 
 func TestMarksFollowTheCause(t *testing.T) {
 	for _, fault := range []string{"", "f9"} {
 		var events []Event
-		m := &struckModel{fault}
+		m := &struckModel{fault: fault, status: 503}
 		c, err := New([]Entry{{Provider: m}}, Options{Attempts: 1, Timeout: time.Second, OnEvent: func(e Event) { events = append(events, e) }})
 		if err != nil {
 			t.Fatal(err)
@@ -47,6 +52,24 @@ func TestMarksFollowTheCause(t *testing.T) {
 		}
 		if !kinds[EventOutage] || !kinds[EventRest] {
 			t.Errorf("%+v", events)
+		}
+	}
+}
+
+// An entry is left alone for what it was made to say until the fault is over.
+func TestForgive(t *testing.T) {
+	m := &struckModel{fault: "f9", status: 401}
+	c, err := New([]Entry{{Provider: m}}, Options{Attempts: 1, Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, fault := range []string{"", "f8", "f9", ""} {
+		c.Forgive(fault)
+		if _, err := c.Complete(t.Context(), Prompt("x")); err != nil {
+			t.Fatal(err)
+		}
+		if want := 1 + n/2; m.asked != want {
+			t.Errorf("call %d: asked %d times, want %d", n, m.asked, want)
 		}
 	}
 }

@@ -62,6 +62,7 @@ func (p *Proxy) chaosChanged(c chaos.Change) {
 		e.Kind, e.To = event.ChaosCleared, string(c.Kind)
 		e.Text = fmt.Sprintf("%s on %s has hit %d of %d calls", c.Spec.Fault, c.Spec.Target, c.Hits, c.Calls)
 		text = "an injected fault has ended"
+		defer p.forgive(c.ID)
 	}
 	p.publishAs(e, slog.LevelWarn, text) // and that the status has changed
 	p.changes.updated(builtin.ChaosURI)
@@ -71,6 +72,24 @@ func (p *Proxy) chaosChanged(c chaos.Change) {
 	for _, up := range p.ups() { // a server announces that its tools have changed
 		if conn := up.shared.live(); conn != nil && c.Concerns(chaos.Server(up.cfg.Name)) {
 			conn.lists.changed(listTable[tools].changed)
+		}
+	}
+}
+
+// forgive ends the waits that a fault has asked for: what it told was not true.
+// Breakers are left to their probes and trials.
+func (p *Proxy) forgive(fault string) {
+	if p.cfg.LLM != nil {
+		p.cfg.LLM.Forgive(fault)
+	}
+	for _, up := range p.ups() {
+		for _, in := range up.instances() {
+			if in.blamed() == fault {
+				select {
+				case in.wake <- struct{}{}:
+				default: // it is woken already
+				}
+			}
 		}
 	}
 }

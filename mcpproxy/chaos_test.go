@@ -520,10 +520,31 @@ func TestInjectedRetryAfterIsCapped(t *testing.T) {
 	withFaults(t, t1Server(), func(t *testing.T, r *rig, inj *chaos.Injector) {
 		c := r.client(`{}`)
 		inject(t, inj, chaos.Spec{Target: "mcp/fake/t1", Fault: chaos.RateLimit, RetryAfter: chaos.Duration(5 * time.Hour), Count: 1})
-		wantPart(t, c.send(callT1("1", "")).text(), `"outcome":"throttled"`)
-		settle(11 * time.Minute)
-		wantPart(t, c.send(callT1("2", "")).text(), `"text":"done"`)
+		st := c.send(callT1("1", ""))
+		wantPart(t, st.text(), `"outcome":"throttled"`, `"retry_at":"2000-01-01T00:10:01Z"`) // ten minutes, and no earlier
 	}, func(c *Config) {
 		c.Upstreams[0].Command, c.Upstreams[0].URL = "", "http://fake.example/mcp"
 	})
+}
+
+// What a fault has told of credentials and of when to come back is over with it.
+func TestWhatAFaultHasToldIsOverWithIt(t *testing.T) {
+	for status, outcome := range map[int]string{401: "needs_auth", 429: "throttled", 503: "down"} {
+		withFaults(t, t1Server(), func(t *testing.T, r *rig, inj *chaos.Injector) {
+			c := r.client(`{}`)
+			inject(t, inj, chaos.Spec{Target: "mcp/fake", Fault: chaos.Error, Status: status, RetryAfter: chaos.Duration(9 * time.Minute)})
+			c.send(callT1("1", ""))
+			settle(time.Minute)
+			if s := r.p.statusOf(r.p.ups()[0]); string(s.State) != outcome {
+				t.Errorf("%d: %s", status, s.State)
+			}
+			if _, err := inj.Clear("all"); err != nil {
+				t.Fatal(err)
+			}
+			settle(10 * time.Second)
+			wantPart(t, c.send(callT1("2", "")).text(), `"text":"done"`)
+		}, func(c *Config) {
+			c.Upstreams[0].Command, c.Upstreams[0].URL = "", "http://fake.example/mcp"
+		})
+	}
 }

@@ -32,7 +32,7 @@ type instance struct {
 	dial    func(ctx context.Context, transport string, ev wire.Events) (wire.Peer, error)
 	ids     atomic.Uint64        // of requests to the upstream
 	current atomic.Pointer[conn] // what live returns; stored under mu
-	wake    chan struct{}        // ends the pause before the next start
+	wake    chan struct{}        // ends the pause before the next start, or the rest after a 429
 	resync  chan struct{}        // level or subscriptions have changed
 	replan  chan struct{}        // a breaker has changed
 	breaker *health.Breaker      // of the server plane; nil: switched off

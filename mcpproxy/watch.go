@@ -48,6 +48,10 @@ func (in *instance) watch(ctx context.Context, c *conn) error {
 			rested = nil
 			in.enter(serving, c)
 			c.lists.repeat()
+		case <-in.wake:
+			if rested != nil {
+				rested = time.After(0)
+			}
 		case now = <-c.lists.standing:
 			in.tracker.Succeeded()
 		case <-in.replan:
