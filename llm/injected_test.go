@@ -58,7 +58,7 @@ func TestMarksFollowTheCause(t *testing.T) {
 
 // An entry is left alone for what it was made to say until the fault is over.
 func TestForgive(t *testing.T) {
-	m := &struckModel{fault: "f9", status: 401}
+	m := &struckModel{fault: "f9", status: 503}
 	c, err := New([]Entry{{Provider: m}}, Options{Attempts: 1, Timeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
