@@ -425,12 +425,12 @@ func TestMarksFollowTheCause(t *testing.T) {
 		}
 		inject(t, inj, chaos.Spec{Target: "mcp/fake", Fault: chaos.Error, Status: 401, Count: 1})
 		marked("refused", "1", true)
-		clear()
 		settle(time.Second)
-		marked("refused after the end", "2", true)
+		marked("refused for that", "2", true)
 		if e := lastState(r); e.To != string(health.NeedsAuth) || e.Injected != "f1" {
 			t.Errorf("%+v", e)
 		}
+		clear()
 		settle(10 * time.Minute)
 		inject(t, inj, chaos.Spec{Target: "mcp/fake/t1", Fault: chaos.Corrupt, Count: 3})
 		for n := range 3 {

@@ -32,7 +32,7 @@ func TestDemoFails(t *testing.T) {
 	if got := report(io.Discard, err); got != 1 {
 		t.Errorf("exit status %d: %v", got, err)
 	}
-	want := regexp.MustCompile(`(?m)^ 1\. the tools of both servers are listed: FAILED \([\d.]+m?s\)\n    .*time is over.*files is down`)
+	want := regexp.MustCompile(`(?m)^ 1\. the tools of both servers are listed: FAILED \([\d.]+m?s\)\n    .*time is over.*(files|search) is down`)
 	if !want.Match(out.Bytes()) || strings.Contains(out.String(), "\n 2. ") || strings.Contains(out.String(), "mid-") || strings.Contains(out.String(), "stays up") {
 		t.Errorf("%s", out.String())
 	}
