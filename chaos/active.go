@@ -9,9 +9,9 @@ import (
 
 // Active is a fault at one moment.
 type Active struct {
-	ID      string    `json:"id"`
-	Spec    Spec      `json:"spec"`
-	Seed    int64     `json:"seed"`  // injecting the same with it gives the same faults
+	ID string `json:"id"`
+	Spec
+	Seed    int64     `json:"seed"`  // also if Spec has none: injecting the same with it gives the same faults
 	Calls   int       `json:"calls"` // that matched
 	Hits    int       `json:"hits"`
 	Since   time.Time `json:"since"`
@@ -21,7 +21,7 @@ type Active struct {
 }
 
 // Concerns tells whether a fault is about a server or provider, or a tool of it.
-func (a Active) Concerns(target string) bool { return matches(serverOf(a.Spec.Target), target) }
+func (a Active) Concerns(target string) bool { return matches(serverOf(a.Target), target) }
 
 // fault is an active fault.
 type fault struct {
@@ -85,6 +85,6 @@ func (f *fault) now() Active {
 	until := f.since.Add(time.Duration(f.spec.TTL))
 	return Active{
 		ID: f.id, Spec: f.spec, Seed: f.seed, Calls: f.calls, Hits: f.hits, Targets: f.targets,
-		Since: f.since.UTC(), Until: until.UTC(), Left: Duration(max(0, time.Until(until)).Round(time.Millisecond)),
+		Since: f.since.UTC().Truncate(time.Millisecond), Until: until.UTC().Truncate(time.Millisecond), Left: Duration(max(0, time.Until(until)).Round(time.Millisecond)),
 	}
 }

@@ -30,11 +30,12 @@
 //
 // Nothing is injected unless [Options].Enabled. Every fault has an end: its
 // time to live, Clear or Close. Then all is as before, and calls that a fault
-// holds back go on. A fault decides by a random source of its own that
-// depends on its seed, the target and how many calls of that target it has
-// seen: the same seed and the same calls meet the same faults, whatever other
-// targets do meanwhile. Every failure that was made wraps an [*Injected], and
-// each hit is told to those who Watch.
+// holds back go on. A fault decides by a random source of its own that depends
+// on its seed, the target and how many calls of that target it has seen: the same
+// seed and the same calls meet the same faults, whatever other targets do meanwhile.
+// Count and After are of the calls of all its targets together, and flap and
+// rate_limit go by the clock. Each hit is told to those who Watch; an error
+// that was made wraps an [*Injected].
 //
 // # Concurrency
 //

@@ -30,6 +30,9 @@ type Injector struct {
 // DefaultMaxTTL is the longest time to live of a fault, unless the options say otherwise.
 const DefaultMaxTTL = 10 * time.Minute
 
+// MaxActive is the most faults that are active at a time: every request is asked about each.
+const MaxActive = 100
+
 // Options of an [Injector].
 type Options struct {
 	Enabled   bool              // false: Inject refuses everything
@@ -116,6 +119,10 @@ func (i *Injector) Inject(s Spec) (Active, error) {
 		i.mu.Unlock()
 		return Active{}, errors.New("the endpoint is closing")
 	}
+	if len(i.active) >= MaxActive {
+		i.mu.Unlock()
+		return Active{}, fmt.Errorf("%d faults are active, which is the most: clear some", MaxActive)
+	}
 	i.last++
 	f.id = fmt.Sprintf("f%d", i.last)
 	f.seed = cmp.Or(s.Seed, i.o.Seed+int64(i.last)-1, 1)
@@ -142,6 +149,9 @@ func (i *Injector) Preview(pattern string) ([]string, error) {
 		}
 	}
 	if all != nil && found == nil {
+		if len(all) == 0 {
+			return nil, fmt.Errorf("unknown target: %q matches nothing: there is nothing to break", pattern)
+		}
 		return nil, fmt.Errorf("unknown target: %q matches none of %s", pattern, some(all))
 	}
 	return found, nil
@@ -166,10 +176,7 @@ func (i *Injector) Targets() []string {
 // some names the first few.
 func some(targets []string) string {
 	const most = 20
-	switch n := len(targets); {
-	case n == 0:
-		return "none: there is nothing to break"
-	case n > most:
+	if n := len(targets); n > most {
 		return fmt.Sprintf("%s and %d more", strings.Join(targets[:most], ", "), n-most)
 	}
 	return strings.Join(targets, ", ")
@@ -267,7 +274,7 @@ func (i *Injector) end(which []*fault, why ChangeKind) []Active {
 	})
 	i.publishLocked()
 	i.mu.Unlock()
-	var was []Active
+	was := []Active{}
 	for _, f := range gone {
 		f.timer.Stop()
 		close(f.ended)

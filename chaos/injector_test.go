@@ -213,7 +213,7 @@ func TestClear(t *testing.T) {
 	if _, err := i.Clear("f9"); err == nil || !strings.Contains(err.Error(), "none is active") {
 		t.Error(err)
 	}
-	if gone, err := i.Clear("all"); err != nil || gone != nil {
+	if gone, err := i.Clear("all"); err != nil || len(gone) != 0 {
 		t.Error(gone, err)
 	}
 }
@@ -259,5 +259,23 @@ func TestHitsAreTold(t *testing.T) {
 	i.Decide(c)
 	if diff := cmp.Diff([]string{"f1errormcp/up/tctx"}, told); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// There is a limit, since every request is asked about each fault.
+func TestTooManyFaults(t *testing.T) {
+	i := New(Options{Enabled: true})
+	defer i.Close()
+	spec := Spec{Target: "mcp/up", Fault: Hang, TTL: Duration(time.Minute)}
+	for n := range MaxActive + 1 {
+		if _, err := i.Inject(spec); (err == nil) != (n < MaxActive) {
+			t.Errorf("fault %d: %v", n, err)
+		}
+	}
+	if _, err := i.Clear("f7"); err != nil {
+		t.Error(err)
+	}
+	if _, err := i.Inject(spec); err != nil {
+		t.Error(err)
 	}
 }

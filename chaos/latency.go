@@ -41,7 +41,7 @@ func checkLatency(s Spec) error {
 	case s.Delay == 0:
 		return errors.New("latency needs a delay")
 	case d != Fixed && d != Uniform && d != Normal && d != Pareto:
-		return fmt.Errorf("unknown distribution %q: use one of %v", d, Distributions)
+		return fmt.Errorf("unknown distribution %q: use fixed, uniform, normal or pareto", d)
 	case (d == Fixed || d == Pareto) && s.Jitter != 0:
 		return fmt.Errorf("distribution %s has no jitter: use uniform or normal", d)
 	case (d == Uniform || d == Normal) && s.Jitter == 0:

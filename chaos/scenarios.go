@@ -88,7 +88,7 @@ func (i *Injector) Scenario(name, target string, ttl time.Duration, seed int64) 
 	if err != nil {
 		return nil, err
 	}
-	var begun []Active
+	begun := []Active{}
 	for _, s := range steps {
 		a, err := i.Inject(s)
 		if err != nil {

@@ -81,6 +81,8 @@ func (s Spec) Validate(maxTTL time.Duration) error {
 			return fmt.Errorf("%s is no parameter of %s: it takes %s", p.name, s.Fault, orNone(k.parameters))
 		case p.negative:
 			return fmt.Errorf("%s must not be below 0", p.name)
+		case p.long:
+			return fmt.Errorf("%s must be at most %v", p.name, longest)
 		}
 	}
 	if k.check == nil {
@@ -97,25 +99,30 @@ func orNone(names []string) string {
 }
 
 type parameter struct {
-	name            string
-	given, negative bool
+	name                  string
+	given, negative, long bool
 }
+
+// longest bounds the durations of a fault: beyond it is a slip of the pen.
+const longest = 24 * time.Hour
 
 // parameters are those of single faults, with what was given.
 func (s Spec) parameters() []parameter {
-	duration := func(name string, d Duration) parameter { return parameter{name, d != 0, d < 0} }
+	duration := func(name string, d Duration) parameter {
+		return parameter{name, d != 0, d < 0, time.Duration(d) > longest}
+	}
 	return []parameter{
-		{"status", s.Status != 0, s.Status < 0},
+		{"status", s.Status != 0, s.Status < 0, false},
 		duration("retry_after", s.RetryAfter),
 		duration("delay", s.Delay),
 		duration("jitter", s.Jitter),
-		{"distribution", s.Distribution != "", false},
-		{"shape", s.Shape != 0, !(s.Shape >= 0)}, // NaN, too
-		{"limit", s.Limit != 0, s.Limit < 0},
+		{"distribution", s.Distribution != "", false, false},
+		{"shape", s.Shape != 0, !(s.Shape >= 0), false}, // NaN, too
+		{"limit", s.Limit != 0, s.Limit < 0, false},
 		duration("per", s.Per),
 		duration("up", s.Up),
 		duration("down", s.Down),
-		{"message", s.Message != "", false},
+		{"message", s.Message != "", false, false},
 	}
 }
 

@@ -29,6 +29,7 @@ func TestBadSpecs(t *testing.T) {
 		"count must not be below 0":                                    func(s *Spec) { s.Count = -1 },
 		"after must not be below 0":                                    func(s *Spec) { s.After = -1 },
 		"status must be 400 to 599, not 200":                           func(s *Spec) { s.Status = 200 },
+		"retry_after must be at most 24h0m0s":                          func(s *Spec) { s.RetryAfter = 1 << 62 },
 		"retry_after must not be below 0":                              func(s *Spec) { s.RetryAfter = -1 },
 		"delay is no parameter of error: it takes status, retry_after": func(s *Spec) { s.Delay = 1 },
 		"status is no parameter of kill: it takes none of its own":     func(s *Spec) { s.Fault, s.Status = Kill, 500 },
@@ -129,8 +130,9 @@ func TestSpecAsJSON(t *testing.T) {
 
 // A long list of targets is cut.
 func TestSomeTargets(t *testing.T) {
-	if got := some(nil); !strings.Contains(got, "nothing to break") {
-		t.Error(got)
+	i := New(Options{Enabled: true, Watcher: Watcher{Targets: func() []string { return []string{} }}})
+	if _, err := i.Preview("mcp/up"); err == nil || !strings.HasSuffix(err.Error(), "there is nothing to break") {
+		t.Error(err)
 	}
 	if got := some(slices.Repeat([]string{"x"}, 23)); !strings.HasSuffix(got, "x and 3 more") {
 		t.Error(got)

@@ -33,6 +33,7 @@ type entry struct {
 	cause *Error // of that
 	last  *Error
 	fault string // that was injected into the attempt of last; "": none
+	asked string // … into that of cause
 }
 
 const (
@@ -151,7 +152,7 @@ func (e *entry) failed(now time.Time, err *Error, injected string, backoff time.
 		if e.rest != why || !e.until.After(now) {
 			rested = why
 		}
-		e.rest, e.until, e.cause = why, until, e.last
+		e.rest, e.until, e.cause, e.asked = why, until, e.last, injected
 	}
 	return rested
 }

@@ -35,23 +35,28 @@ func (m *mark) text() string {
 	return ""
 }
 
-// injected is the fault behind the entry's last failure, and so behind its breaker
-// and its rest; "": none.
+// injected is the fault behind the entry's last failure, and so behind its
+// breaker; "": none.
 func (e *entry) injected() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.fault
 }
 
-// Forgive ends the time for which entries are left alone because of what a fault
-// made them say, see [MarkInjected]. It is for the end of the fault.
+// Forgive has entries asked again that are left alone because of a fault, see
+// [MarkInjected]: for what it made them say, or with a breaker that it opened. It
+// is for the end of the fault.
 func (c *Chain) Forgive(fault string) {
 	for _, e := range c.entries {
 		e.mu.Lock()
-		if e.fault == fault {
-			e.until = time.Time{}
+		if e.asked == fault {
+			e.until, e.asked = time.Time{}, ""
 		}
+		broken := e.fault == fault
 		e.mu.Unlock()
+		if broken {
+			e.breaker.Reset()
+		}
 	}
 	c.changed.ring()
 }
@@ -60,8 +65,12 @@ func (c *Chain) Forgive(fault string) {
 func (a *Attempt) passed(e *entry, why Skip) {
 	a.Skipped = why
 	switch why {
-	case SkipOpen, SkipThrottled, SkipQuota, SkipAuth, SkipGone, SkipBusy:
+	case SkipOpen, SkipBusy:
 		a.Injected = e.injected()
+	case SkipThrottled, SkipQuota, SkipAuth, SkipGone:
+		e.mu.Lock()
+		a.Injected = e.asked
+		e.mu.Unlock()
 	}
 }
 

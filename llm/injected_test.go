@@ -73,3 +73,23 @@ func TestForgive(t *testing.T) {
 		}
 	}
 }
+
+// What an entry has asked for itself outlives a fault, and what a fault has asked
+// for ends with it, whatever has failed since.
+func TestForgiveWhatTheFaultAskedFor(t *testing.T) {
+	m := &struckModel{status: 503}
+	c, err := New([]Entry{{Provider: m}}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, now := c.entries[0], time.Now()
+	for _, first := range []string{"", "f1"} {
+		e.until = time.Time{}
+		e.failed(now, &Error{Class: ClassThrottled, RetryAfter: time.Hour}, first, 0)
+		e.failed(now, &Error{Class: ClassOverloaded}, map[string]string{"": "f1", "f1": ""}[first], 0)
+		c.Forgive("f1")
+		if why, _ := e.blocked(now, need{}); (why == "") != (first == "f1") {
+			t.Errorf("asked for by %q: %q", first, why)
+		}
+	}
+}

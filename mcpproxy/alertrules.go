@@ -25,11 +25,36 @@ func (a *alerts) meet(e event.Event) {
 		if e.To == string(health.CrashLoop) {
 			a.crashing(key, e.Text, e.Injected)
 		}
+		a.down[e.Upstream] = true // perhaps
 	case event.DefinitionChanged:
 		if e.From != definitionQuarantined {
 			a.redefined(key, e.To, e.Injected)
 		}
 	}
+}
+
+// outages raises an alert about each server that has been out of service for a
+// while. Its breaker may be closed: nothing is sent to it.
+func (a *alerts) outages() {
+	for name := range a.down {
+		up := a.p.upstream(name)
+		if up == nil || !up.away() {
+			delete(a.down, name)
+		} else if time.Since(up.out()) >= alertEvery {
+			delete(a.down, name)
+			a.away(up)
+		}
+	}
+}
+
+// away tells whether the server is out of service, other than by a request of its
+// own or in a crash loop, which has a rule of its own.
+func (up *upstream) away() bool {
+	switch up.shared.tracker.Snapshot().State {
+	case health.Throttled, health.CrashLoop, health.Disabled:
+		return false
+	}
+	return !up.out().IsZero()
 }
 
 // survey raises what is found to hold now, in case its event was missed.
@@ -40,6 +65,7 @@ func (a *alerts) survey() {
 		if now.State == health.CrashLoop {
 			a.crashing(key, now.Reason, injected)
 		}
+		a.down[key.Upstream] = true // perhaps
 		if !up.shared.breaker.Closed() {
 			a.broken(key, up.shared.secrets.mask(now.LastError), injected)
 		}
@@ -80,6 +106,15 @@ func (a *alerts) broken(key alertKey, why, injected string) {
 	}
 }
 
+// away goes by the rule about breakers: a server that is away is out of service
+// like one whose breaker is open.
+func (a *alerts) away(up *upstream) {
+	if key := (alertKey{Rule: ruleBreakerOpen, Upstream: up.cfg.Name}); orNil(a.cfg.Rules.BreakerOpen, true) {
+		now := up.shared.tracker.Snapshot()
+		a.raise(key, because(key.subject()+" is out of service", cmp.Or(now.Reason, now.LastError)), up.shared.blamed())
+	}
+}
+
 // another counts a breaker that has opened now.
 func (a *alerts) another(key alertKey, injected string) {
 	limit := orNil(a.cfg.Rules.BreakersIn60s, 2)
@@ -93,12 +128,14 @@ func (a *alerts) another(key alertKey, injected string) {
 }
 
 // openings are the breakers that have opened within the last minute, and a
-// fault that has opened one of them.
+// fault that has opened them, if faults have opened them all.
 func (a *alerts) openings() (names []string, injected string) {
 	maps.DeleteFunc(a.opened, func(_ string, o stroke) bool { return time.Since(o.at) > openings })
 	names = sortedKeys(a.opened)
 	for _, name := range names {
-		injected = cmp.Or(injected, a.opened[name].injected)
+		if injected = a.opened[name].injected; injected == "" {
+			break
+		}
 	}
 	return names, injected
 }
@@ -167,7 +204,7 @@ func (a *alerts) holds(key alertKey) bool {
 			if key.Tool != "" {
 				return !up.guard.tool(key.Tool).breaker.Closed()
 			}
-			return !up.shared.breaker.Closed()
+			return !up.shared.breaker.Closed() || up.away()
 		case ruleCrashLoop:
 			state := up.shared.tracker.Snapshot().State
 			return !usable(state) && state != health.Disabled

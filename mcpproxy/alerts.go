@@ -95,6 +95,7 @@ type alerts struct {
 
 	// These belong to the goroutine.
 	opened map[string]stroke // breakers that have opened lately
+	down   map[string]bool   // servers that may be out of service, and that was not told yet
 	pace   *rate.Limiter
 	seen   uint64 // events that were dropped and made up for
 	full   bool   // something had no room
@@ -113,7 +114,7 @@ type stroke struct {
 func newAlerts(p *Proxy, cfg AlertConfig) *alerts {
 	return &alerts{
 		p: p, cfg: cfg, hook: newWebhook(cfg.Webhook, p.log), look: make(chan struct{}, 1),
-		opened: map[string]stroke{}, struck: map[string]stroke{}, pace: rate.NewLimiter(rate.Every(alertPace), alertBurst),
+		opened: map[string]stroke{}, down: map[string]bool{}, struck: map[string]stroke{}, pace: rate.NewLimiter(rate.Every(alertPace), alertBurst),
 		sub: p.events.Subscribe(256, event.BreakerChanged, event.LLMBreaker, event.UpstreamState, event.DefinitionChanged, event.ConfigReloaded),
 	}
 }
@@ -157,8 +158,9 @@ func (a *alerts) run(ctx context.Context) {
 				a.full, a.seen = false, dropped
 				a.survey()
 			}
+			a.outages()
 		}
-		if (a.settle() || a.full || a.sub.Dropped() > a.seen) && again == nil {
+		if (a.settle() || a.full || len(a.down) > 0 || a.sub.Dropped() > a.seen) && again == nil {
 			again = time.After(alertEvery)
 		}
 	}
@@ -190,7 +192,9 @@ func (a *alerts) add(one *Alert, now time.Time) bool {
 	defer a.mu.Unlock()
 	i := slices.IndexFunc(a.all, func(old *Alert) bool { return old.alertKey == one.alertKey })
 	if i >= 0 {
-		if old := a.all[i]; old.Resolved == nil || now.Sub(old.toldAt) < alertQuiet {
+		old := a.all[i]
+		outdone := old.Injected != "" && one.Injected == "" // what is real is told, whatever was injected before
+		if !outdone && (old.Resolved == nil || now.Sub(old.toldAt) < alertQuiet) {
 			if old.Resolved != nil || one.once {
 				old.Text, old.Injected, old.once = one.Text, one.Injected, one.once
 				old.Resolved, old.told = nil, false

@@ -185,7 +185,8 @@ func TestAlertOfACrashLoop(t *testing.T) {
 			p.exit("exit status 3")
 		}
 	}
-	on, off := func(*Config) {}, func(c *Config) { c.Alerts.Rules.CrashLoop = new(false) }
+	on := func(c *Config) { c.Alerts.Rules.BreakerOpen = new(false) }
+	off := func(c *Config) { on(c); c.Alerts.Rules.CrashLoop = new(false) }
 	for want, edit := range map[int]func(*Config){2: on, 0: off} {
 		down.Store(true)
 		bubble(t, srv, func(t *testing.T, r *rig) {
@@ -201,6 +202,45 @@ func TestAlertOfACrashLoop(t *testing.T) {
 			}
 		}, edit)
 	}
+}
+
+// A server that is gone is told of, though no breaker has opened, unless it is back soon.
+func TestAlertOfAServerThatIsAway(t *testing.T) {
+	srv := newLegacyServer()
+	bubble(t, srv, func(t *testing.T, r *rig) {
+		settle(time.Minute)
+		srv.peer().exit("killed")
+		settle(time.Minute)
+		r.wantTold() // it was started again
+		repair := srv.broken()
+		settle(5 * time.Second)
+		r.wantTold()
+		settle(time.Minute)
+		const text = "breaker_open|fake|||%s|the server fake is out of service: refused"
+		r.wantTold(fmt.Sprintf(text, alertRaised))
+		repair()
+		settle(10 * time.Minute)
+		r.wantTold(fmt.Sprintf(text, alertRaised), fmt.Sprintf(text, alertResolved))
+	})
+}
+
+// What is real is told, whatever chaos has had told just before.
+func TestRealAlertAfterAnInjectedOne(t *testing.T) {
+	bubble(t, newLegacyServer(), func(t *testing.T, r *rig) {
+		opens := func(fault string) (told int) {
+			r.p.publish(event.Event{Kind: event.BreakerChanged, Upstream: "fake", Tool: "t1", From: "closed", To: "open", Injected: fault})
+			return len(r.told())
+		}
+		for n, fault := range []string{"f1", "f2", "", ""} {
+			if got, want := opens(fault), max(1, min(n, 2)); got != want {
+				t.Errorf("%d alerts told after opening %d", got, n)
+			}
+			time.Sleep(time.Second)
+		}
+		if one := r.p.Status().Alerts[0]; one.Injected != "" || time.Since(one.Since) > 3*time.Second {
+			t.Errorf("%+v", one)
+		}
+	})
 }
 
 // The alert of a changed definition does not repeat what the server says.

@@ -15,7 +15,8 @@ import (
 )
 
 // echoEnv makes the test binary an MCP server that echoes, the cheapest there
-// can be, or with the value hang one that answers no call.
+// can be, or with the value hang one that answers no call, with cut one whose
+// answers to calls end in their midst.
 const echoEnv = "AGENTARMOR_TEST_ECHO"
 
 func init() {
@@ -52,7 +53,11 @@ func echoServer(in io.Reader, out io.Writer) {
 			result = append(append([]byte(`{"content":[{"type":"text","text":`), text[:end]...), `}]}`...)
 		}
 		answer := append(append(append([]byte(`{"jsonrpc":"2.0","id":`), id...), `,"result":`...), result...)
-		if _, err := out.Write(append(answer, "}\n"...)); err != nil {
+		answer = append(answer, '}')
+		if os.Getenv(echoEnv) == "cut" && bytes.Contains(line[:min(len(line), 80)], []byte(`"tools/call"`)) {
+			answer = answer[:len(answer)*7/10]
+		}
+		if _, err := out.Write(append(answer, '\n')); err != nil {
 			return
 		}
 	}

@@ -56,6 +56,7 @@ type call struct {
 	questioned bool              // the upstream asked for input: nothing is made again
 	fallback   *standIn
 	injected   string          // the fault of chaos that last had a part in it; "": none
+	cause      string          // the one that made the attempt under way fail; "": none
 	span       *telemetry.Span // nil: traces are off
 	attempt    *telemetry.Span // of the attempt under way
 }
@@ -165,7 +166,7 @@ func (k *call) notReady(err error) {
 	if u, ok := errors.AsType[*unavailable](err); ok {
 		class, at = u.class(), u.retryAt
 	}
-	k.struck(k.in.blamed())
+	k.mark(k.in.blamed())
 	k.mu.Lock()
 	again := k.tries > 0 && time.Until(at) <= k.up.cfg.Retry.max()
 	k.mu.Unlock()
@@ -341,7 +342,7 @@ func (k *call) failed(err *wire.Error) {
 		return
 	}
 	k.in.suspect(k.conn, err)
-	k.struck(injectedBy(err))
+	k.struck(injectedBy(err), false)
 	class := health.Classify(evidence(err))
 	at := k.in.nextAttempt()
 	if class == health.RateLimited || err.RetryAfter > 0 {
@@ -432,11 +433,13 @@ func (k *call) expire() {
 	switch {
 	case settled: // this very moment, by who gives the outcome
 	case trying && sent:
-		k.struckUnderWay()
+		i := k.underWay()
+		k.struck(i, true)
+		k.in.blameLate(i)
 		k.stopUpstream("timeout after " + spent.String())
 		k.giveUp(health.Timeout, "timeout after "+spent.String(), time.Time{})
 	case trying:
-		k.struck(k.in.blamed())
+		k.mark(k.in.blamed())
 		k.giveUp(health.NotSent, "it is not ready after "+spent.String(), k.in.nextAttempt())
 	case last.reason != "": // between two attempts
 		k.giveUp(last.class, last.reason, time.Time{})

@@ -163,6 +163,7 @@ func TestChaosRefuses(t *testing.T) {
 			`{"target":"mcp/fake","fault":"hang","ttl":"soon"}`:                                      `is no duration such as 30s`,
 			`{"target":"mcp/fake","fault":"hang","ttl":5}`:                                           `ttl must be a duration such as \"30s\"`,
 			`{"target":"mcp/fake","fault":"hang","ttl":"1m","probability":2}`:                        "probability must be 0 to 1",
+			`{"target":"mcp/fake","fault":"hang","ttl":"1m","probability":null}`:                     "probability is null: give it a value, or leave it out",
 			`{"target":"mcp/fake","fault":"hang","ttl":"1m","probability":"x"}`:                      "probability must be a number",
 			`{"target":"mcp/fake","fault":"explode","ttl":"1m"}`:                                     `unknown fault \"explode\": use one of kill, error`,
 			`{"target":"mcp/fake","fault":"hang","ttl":"1m","size":3}`:                               `there is no argument \"size\": use fault, scenario, target`,
@@ -404,8 +405,8 @@ func lastState(r *rig) (last event.Event) {
 	return last
 }
 
-// What follows from a fault is marked, calls that are refused because of it too,
-// also when it is over; what a failure of the server's own leads to is not, also
+// What follows from a fault is marked, calls that are refused because of it too;
+// what a failure of the server's own leads to is not, also
 // while a fault is active.
 func TestMarksFollowTheCause(t *testing.T) {
 	srv := t1Server()
@@ -436,12 +437,24 @@ func TestMarksFollowTheCause(t *testing.T) {
 		for n := range 3 {
 			marked("corrupt", fmt.Sprint(10+n), true)
 		}
-		clear()
 		marked("the tool's breaker", "20", true)
+		clear()
 		settle(10 * time.Minute)
 		for n := range 3 {
 			c.send(callT1(fmt.Sprint(30+n), "")).text()
 		}
+		// Its own failure, which a fault has but delayed.
+		inject(t, inj, chaos.Spec{Target: "mcp/fake", Fault: chaos.Latency, Delay: chaos.Duration(time.Millisecond)})
+		breaks(false, failsWith(wire.Error{Kind: wire.HTTPStatus, Status: 401}))(r, srv)
+		c.send(callT1("60", ""))
+		settle(time.Second)
+		marked("refused for its own, beside a delay", "61", false)
+		if e := lastState(r); e.To != string(health.NeedsAuth) || e.Injected != "" {
+			t.Errorf("%+v", e)
+		}
+		heals(r, srv)
+		clear()
+		settle(10 * time.Minute)
 		// Its own failure, beside an active fault that has hit it.
 		inject(t, inj, chaos.Spec{Target: "mcp/fake/t1", Fault: chaos.Error, Status: 400, Count: 1})
 		marked("hit", "40", true)
@@ -454,8 +467,8 @@ func TestMarksFollowTheCause(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		r.p.metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-		wantPart(t, w.Body.String(), `agentarmor_calls_total{injected="false",outcome="auth",tool="t1",upstream="fake"} 2`,
-			`agentarmor_calls_total{injected="true",outcome="auth",tool="t1",upstream="fake"} 2`, `agentarmor_calls_total{injected="true",outcome="open",tool="t1",upstream="fake"} 1`,
+		wantPart(t, w.Body.String(), `agentarmor_calls_total{injected="false",outcome="auth",tool="t1",upstream="fake"} 3`,
+			`agentarmor_calls_total{injected="true",outcome="auth",tool="t1",upstream="fake"} 3`, `agentarmor_calls_total{injected="true",outcome="open",tool="t1",upstream="fake"} 1`,
 			`agentarmor_transitions_total{injected="true",plane="tool breaker",to="open",upstream="fake"} 1`)
 	}, func(c *Config) {
 		c.Upstreams[0].Command, c.Upstreams[0].URL = "", "http://fake.example/mcp"
@@ -527,24 +540,35 @@ func TestInjectedRetryAfterIsCapped(t *testing.T) {
 	})
 }
 
-// What a fault has told of credentials and of when to come back is over with it.
-func TestWhatAFaultHasToldIsOverWithIt(t *testing.T) {
-	for status, outcome := range map[int]string{401: "needs_auth", 429: "throttled", 503: "down"} {
+// What a fault has told of credentials and of when to come back is over with it,
+// and what its work has opened closes: as soon as it has ended all is as before.
+func TestAllIsAsBeforeWhenAFaultEnds(t *testing.T) {
+	for status, outcome := range map[int]string{401: "needs_auth", 429: "throttled", 503: "down", 500: "degraded"} {
+		target := "mcp/fake"
+		if outcome == "degraded" {
+			target = "mcp/fake/t1"
+		}
 		withFaults(t, t1Server(), func(t *testing.T, r *rig, inj *chaos.Injector) {
 			c := r.client(`{}`)
-			inject(t, inj, chaos.Spec{Target: "mcp/fake", Fault: chaos.Error, Status: status, RetryAfter: chaos.Duration(9 * time.Minute)})
-			c.send(callT1("1", ""))
-			settle(time.Minute)
+			inject(t, inj, chaos.Spec{Target: target, Fault: chaos.Error, Status: status, RetryAfter: chaos.Duration(9 * time.Minute)})
+			for n := range 4 {
+				c.send(callT1(fmt.Sprint(n), ""))
+				settle(5 * time.Second)
+			}
 			if s := r.p.statusOf(r.p.ups()[0]); string(s.State) != outcome {
 				t.Errorf("%d: %s", status, s.State)
 			}
 			if _, err := inj.Clear("all"); err != nil {
 				t.Fatal(err)
 			}
-			settle(10 * time.Second)
-			wantPart(t, c.send(callT1("2", "")).text(), `"text":"done"`)
+			settle(time.Second)
+			wantPart(t, c.send(callT1("9", "")).text(), `"text":"done"`)
+			if s := r.p.statusOf(r.p.ups()[0]); s.State != health.Ready || s.Breaker.State != health.BreakerClosed || len(s.Degraded) > 0 {
+				t.Errorf("%d: %+v", status, s)
+			}
 		}, func(c *Config) {
 			c.Upstreams[0].Command, c.Upstreams[0].URL = "", "http://fake.example/mcp"
+			c.Upstreams[0].Retry.Attempts = new(1)
 		})
 	}
 }

@@ -23,7 +23,9 @@ type story struct {
 	First   string   // answer, by its outcome
 	Answers []string // all kinds of them
 	Events  []string // failures and changes of state, each kind once
+	Listed  []string // its tools then, as clients see them
 	After   string   // the answer once the fault is over
+	Again   []string // its tools then
 	State   string   // of the server then
 	Breaker string
 	Closed  bool   // the tool's breaker is
@@ -69,13 +71,14 @@ func outcomeOf(t *testing.T, answer string) string {
 }
 
 // live is what a client lives through: calls during an outage, and after it.
-func live(t *testing.T, transport string, begin func(r *rig, s *fakeServer), end func(r *rig, s *fakeServer)) (out story) {
+func live(t *testing.T, transport string, calls int, begin func(r *rig, s *fakeServer), end func(r *rig, s *fakeServer)) (out story) {
 	t.Helper()
 	cfg := UpstreamConfig{Name: "fake", Command: "fake", Protocol: "legacy"}
 	if transport != "stdio" {
 		cfg.Command, cfg.URL, cfg.Type = "", "http://fake.example/mcp", transport
 	}
 	srv := newLegacyServer()
+	srv.result("tools/list", `{"tools":[{"name":"t1","inputSchema":{"type":"object"}},{"name":"other","inputSchema":{"type":"object"}}]}`)
 	srv.result("tools/call", `{"content":[{"type":"text","text":"done, and at some length so that there is something to cut"}]}`)
 	inj := chaos.New(chaos.Options{Enabled: true, Seed: 1, MaxTTL: 24 * time.Hour})
 	synctest.Test(t, func(t *testing.T) {
@@ -86,7 +89,7 @@ func live(t *testing.T, transport string, begin func(r *rig, s *fakeServer), end
 		c := r.client(`{}`)
 		r.p.upstream("fake").shared.fault.Store(new("old")) // of a fault long ago
 		begin(r, srv)
-		for n := range 6 { // longer than any pause between two attempts
+		for n := range calls {
 			st := c.send(callT1(fmt.Sprint(n), ""))
 			settle(70 * time.Second)
 			outcome := outcomeOf(t, st.text())
@@ -97,26 +100,29 @@ func live(t *testing.T, transport string, begin func(r *rig, s *fakeServer), end
 				out.mark(t, mark, st.text())
 			}
 		}
-		out.First = out.Answers[0]
+		out.First, out.Listed = out.Answers[0], listedTools(t, c)
 		over := time.Now()
 		end(r, srv)
 		settle(20 * time.Minute)
 		for n := range 3 { // a tool's breaker is tried by calls
-			c.send(callT1(fmt.Sprint(10+n), "")).text()
+			c.send(callT1(fmt.Sprint(calls+n), "")).text()
 			settle(time.Minute)
 		}
-		out.After = outcomeOf(t, c.send(callT1("20", "")).text())
+		out.After, out.Again = outcomeOf(t, c.send(callT1(`"last"`, "")).text()), listedTools(t, c)
 		s := r.p.statusOf(r.p.upstream("fake"))
 		out.State, out.Breaker, out.Closed = string(s.State), string(s.Breaker.State), r.p.upstream("fake").guard.tool("t1").breaker.Closed()
 		seen.Close()
 		for e := range seen.C() {
+			if !e.Time.Before(over) { // the end of a fault is heard of at once, that of a real failure is found out
+				continue
+			}
 			switch e.Kind {
 			case event.UpstreamState, event.BreakerChanged, event.DefinitionChanged, event.CallFailed:
 			default:
 				continue
 			}
 			well := []string{string(health.Ready), string(health.Starting), string(health.BreakerClosed), string(health.BreakerHalfOpen)}
-			if e.Time.Before(over) && !slices.Contains(well, e.To) {
+			if !slices.Contains(well, e.To) {
 				out.mark(t, e.Injected, fmt.Sprintf("%+v", e))
 			}
 			// Whether it is degraded follows from its tools' breakers, whose events are here, too.
@@ -131,6 +137,24 @@ func live(t *testing.T, transport string, begin func(r *rig, s *fakeServer), end
 	out.Answers = slices.Compact(out.Answers)
 	slices.Sort(out.Events) // what follows from the same failure may be told in any order
 	return out
+}
+
+// listedTools are the definitions of the server's tools, each in one form.
+func listedTools(t *testing.T, c *testClient) (list []string) {
+	t.Helper()
+	var m struct {
+		Result struct{ Tools []map[string]any }
+	}
+	if err := json.Unmarshal([]byte(c.send(`{"jsonrpc":"2.0","id":"list","method":"tools/list"}`).text()), &m); err != nil {
+		t.Error(err)
+	}
+	for _, tool := range m.Result.Tools {
+		if strings.HasPrefix(fmt.Sprint(tool["name"]), "fake__") {
+			raw, _ := json.Marshal(tool) // with its members in order
+			list = append(list, string(raw))
+		}
+	}
+	return list
 }
 
 // breaks has the server itself fail, all of it or one tool.
@@ -201,6 +225,42 @@ func refuses(tool bool) func(*rig, *fakeServer) {
 	}
 }
 
+// byTurns has a server fail for a while, then be well, and so on.
+func byTurns(down, up time.Duration, fails func(tool bool) func(*rig, *fakeServer)) func(tool bool) func(*rig, *fakeServer) {
+	return func(tool bool) func(*rig, *fakeServer) {
+		return func(r *rig, s *fakeServer) {
+			fails(tool)(r, s)
+			began := time.Now()
+			isDown := func() bool { return time.Since(began)%(up+down) < down }
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			fault, dialed := s.fault, s.onDial
+			s.fault = func(p *fakePeer, id uint64, m wire.Message) bool { return isDown() && fault(p, id, m) }
+			if dialed != nil {
+				s.onDial = func(n int, transport string) error {
+					if !isDown() {
+						return nil
+					}
+					return dialed(n, transport)
+				}
+			}
+		}
+	}
+}
+
+// lists has the server announce and list other definitions of its tools.
+func lists(definitions string) func(*rig, *fakeServer) {
+	return func(r *rig, s *fakeServer) {
+		breaks(false, func(p *fakePeer, id uint64, m wire.Message) bool {
+			if m.Method == "tools/list" {
+				go p.result(id, definitions)
+			}
+			return m.Method == "tools/list"
+		})(r, s)
+		s.peer().say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+	}
+}
+
 // Each fault, on a server as a whole and on one of its tools, over each
 // transport, is for a client what the failure is that it stands for: the
 // same outcomes and the same changes of state; and once it is over all recovers.
@@ -211,7 +271,13 @@ func TestFaultsAreLikeFailures(t *testing.T) {
 	}
 	reset := wire.Error{Kind: wire.Lost, Err: chaos.ErrReset}
 	malformed := wire.Error{Kind: wire.Malformed, Err: errors.New("unreadable answer")}
-	const ttl = chaos.Duration(12 * time.Hour)
+	const (
+		ttl     = chaos.Duration(12 * time.Hour)
+		down    = 10 * time.Minute
+		up      = 20 * time.Minute
+		drifted = `{"type":"object","properties":{"drift":{"type":"string"}},"required":["drift"]}`
+	)
+	refused := same(failsWith(wire.Error{Kind: wire.NotSent, Err: chaos.ErrRefused}))
 	for _, c := range []struct {
 		spec        chaos.Spec
 		stdio, http real
@@ -228,21 +294,18 @@ func TestFaultsAreLikeFailures(t *testing.T) {
 		{spec: chaos.Spec{Fault: chaos.Truncate}, stdio: same(failsWith(malformed)), http: same(failsWith(malformed))},
 		{spec: chaos.Spec{Fault: chaos.Drop}, stdio: same(breaksConnection), http: same(failsWith(reset)), sse: same(breaksConnection)},
 		{spec: chaos.Spec{Fault: chaos.Kill}, stdio: same(breaksConnection), http: same(breaksConnection)},
-		{spec: chaos.Spec{Fault: chaos.Flap, Down: ttl, Up: 1}, stdio: refuses, http: same(failsWith(wire.Error{Kind: wire.NotSent, Err: chaos.ErrRefused}))},
+		{spec: chaos.Spec{Fault: chaos.Flap, Down: ttl, Up: 1}, stdio: refuses, http: refused},
+		{spec: chaos.Spec{Fault: chaos.Flap, Down: chaos.Duration(down), Up: chaos.Duration(up)}, stdio: byTurns(down, up, refuses), http: byTurns(down, up, refused)},
 		{spec: chaos.Spec{Fault: chaos.ToolError}, only: "tool", stdio: same(func(p *fakePeer, id uint64, _ wire.Message) bool {
 			go p.result(id, `{"content":[{"type":"text","text":"The tool failed."}],"isError":true}`)
 			return true
 		})},
-		{spec: chaos.Spec{Fault: chaos.SchemaDrift}, only: "server", stdio: func(bool) func(*rig, *fakeServer) {
-			return func(r *rig, s *fakeServer) {
-				breaks(false, func(p *fakePeer, id uint64, m wire.Message) bool {
-					if m.Method == "tools/list" {
-						go p.result(id, `{"tools":[{"name":"t1","inputSchema":{"properties":{"drift":{"type":"string"}},"required":["drift"],"type":"object"}}]}`)
-					}
-					return m.Method == "tools/list"
-				})(r, s)
-				s.peer().say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		{spec: chaos.Spec{Fault: chaos.SchemaDrift}, stdio: func(tool bool) func(*rig, *fakeServer) {
+			other := drifted
+			if tool {
+				other = `{"type":"object"}`
 			}
+			return lists(`{"tools":[{"name":"t1","inputSchema":` + drifted + `},{"name":"other","inputSchema":` + other + `}]}`)
 		}},
 	} {
 		for _, transport := range []string{"stdio", "http", "sse"} {
@@ -250,7 +313,7 @@ func TestFaultsAreLikeFailures(t *testing.T) {
 				if c.only != "" && c.only != kind {
 					continue
 				}
-				t.Run(fmt.Sprint(c.spec.Fault, " ", c.spec.Status, " ", transport, " ", kind), func(t *testing.T) {
+				t.Run(fmt.Sprint(c.spec.Fault, " ", c.spec.Status, " ", c.spec.Up, " ", transport, " ", kind), func(t *testing.T) {
 					failure := c.stdio
 					switch {
 					case transport == "sse" && c.sse != nil:
@@ -265,13 +328,17 @@ func TestFaultsAreLikeFailures(t *testing.T) {
 							s.peer().say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 						}
 					}
-					want := live(t, transport, failure(kind == "tool"), recovers)
+					calls := 6 // during more time than any pause between two attempts
+					if c.spec.Up > 1 {
+						calls = 60 // which see both several times
+					}
+					want := live(t, transport, calls, failure(kind == "tool"), recovers)
 					spec := c.spec
 					spec.Target, spec.TTL = "mcp/fake", ttl
 					if kind == "tool" {
 						spec.Target += "/t*"
 					}
-					got := live(t, transport, func(r *rig, _ *fakeServer) {
+					got := live(t, transport, calls, func(r *rig, _ *fakeServer) {
 						if _, err := r.p.cfg.Chaos.Inject(spec); err != nil {
 							t.Error(err)
 						}
@@ -286,6 +353,9 @@ func TestFaultsAreLikeFailures(t *testing.T) {
 					want.Marked, got.Marked = nil, nil
 					if diff := cmp.Diff(want, got); diff != "" {
 						t.Errorf("-real +injected: %s", diff)
+					}
+					if c.spec.Up > 1 && (len(got.Answers) == 1 || !slices.Contains(got.Answers, "ok yes false")) {
+						t.Errorf("no turns: %v", got.Answers)
 					}
 					if got.After != "ok yes false" || got.State != string(health.Ready) || got.Breaker != string(health.BreakerClosed) || !got.Closed {
 						t.Errorf("not recovered: %+v", got)

@@ -43,6 +43,8 @@ type struck struct {
 	ctx  context.Context // ends when nobody waits for it any more
 	stop context.CancelFunc
 	mute bool // its answer is lost with the connection
+
+	cancelled bool
 }
 
 var _ wire.Peer = (*chaosPeer)(nil)
@@ -93,9 +95,6 @@ func (c *chaosPeer) Send(o wire.Outgoing) error {
 	d := c.inj.Decide(c.call(o))
 	if d.Cause == nil {
 		return c.inner.Send(o)
-	}
-	if d.Waits() {
-		c.blame(d.Cause)
 	}
 	s := &struck{o: o, d: d}
 	s.ctx, s.stop = context.WithCancel(c.ctx)
@@ -183,14 +182,17 @@ func (c *chaosPeer) refuse(s *struck) {
 
 // forward sends a request to the server.
 func (c *chaosPeer) forward(s *struck) {
-	c.mu.Lock()
-	waiting := c.struck[s.o.ID] == s
-	c.mu.Unlock()
-	if !waiting {
+	if !c.pending(s) {
 		return
 	}
 	err := c.inner.Send(s.o)
 	if err == nil {
+		c.mu.Lock()
+		cancelled := s.cancelled
+		c.mu.Unlock()
+		if cancelled { // perhaps before it was sent
+			c.inner.Cancel(s.o.ID)
+		}
 		return
 	}
 	if e, ok := errors.AsType[*wire.Error](err); ok {
@@ -211,7 +213,7 @@ func (c *chaosPeer) answer(id uint64, m wire.Message) {
 	switch {
 	case mute:
 	case s == nil:
-		if class, _ := classOf(m); class != health.OK {
+		if class, _ := classOf(m); class == health.ToolError { // an RPC error may be no failure
 			c.blame(nil)
 		}
 		c.ev.Answer(id, m)
@@ -338,9 +340,11 @@ func (c *chaosPeer) sever(cause *chaos.Injected) {
 // ended takes the end that the connection has noticed itself.
 func (c *chaosPeer) ended(err error) {
 	c.mu.Lock()
-	cause := c.cause
+	cause, closed := c.cause, c.closed
 	c.mu.Unlock()
-	c.blame(cause)
+	if !closed {
+		c.blame(cause)
+	}
 	if cause != nil {
 		err = cause.Wrap(err)
 	}
@@ -359,15 +363,9 @@ func (c *chaosPeer) end(err error) {
 	}
 }
 
-// blame notes the fault that was injected into what has just failed, nil if that
-// is a failure of its own.
-func (c *chaosPeer) blame(cause *chaos.Injected) {
-	if cause == nil {
-		c.in.fault.Store(nil)
-	} else {
-		c.in.fault.Store(&cause.ID)
-	}
-}
+// blame notes the fault that has made a request fail, nil if that is a failure of
+// its own. A fault that has but delayed a request is not to blame for its failure.
+func (c *chaosPeer) blame(cause *chaos.Injected) { c.in.blame(failing(cause)) }
 
 // fault is what has hit a request under way, nil if nothing did.
 func (c *chaosPeer) fault(id uint64) *chaos.Injected {
@@ -403,14 +401,12 @@ func (c *chaosPeer) modern() bool {
 // Cancel implements [wire.Peer].
 func (c *chaosPeer) Cancel(id uint64) {
 	c.mu.Lock()
-	s := c.struck[id]
-	delete(c.struck, id)
-	c.mu.Unlock()
-	if s == nil {
-		c.blame(nil) // a timeout, as a rule
-	} else {
+	if s := c.struck[id]; s != nil {
 		s.stop()
+		s.cancelled = true
+		delete(c.struck, id)
 	}
+	c.mu.Unlock()
 	c.inner.Cancel(id)
 }
 

@@ -105,3 +105,73 @@ func TestFaultsOverHTTP(t *testing.T) {
 		}
 	}
 }
+
+// Over real stdio what is garbage or cut fails its call at once and as the same
+// failure as a server's own, and the process serves on.
+func TestSpoiltAnswersOverStdio(t *testing.T) {
+	for _, protocol := range []string{"legacy", wire.Modern} {
+		for _, fault := range []chaos.Kind{chaos.Corrupt, chaos.Truncate} {
+			t.Run(fmt.Sprint(protocol, " ", fault), func(t *testing.T) {
+				defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+				// Both answer every call at once, and no timeout is this long.
+				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				defer cancel()
+				inj := chaos.New(chaos.Options{Enabled: true})
+				p, err := New(Config{Chaos: inj, Upstreams: []UpstreamConfig{
+					{Name: "proc", Command: os.Args[0], Env: map[string]string{badEnv: "1"}, Protocol: protocol},
+					{Name: "cut", Command: os.Args[0], Env: map[string]string{echoEnv: "cut"}, Protocol: "legacy"},
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.Start(t.Context())
+				defer p.Close(context.Background())
+				defer inj.Close()
+				connected := func(name string) *conn {
+					c, err := p.upstream(name).shared.await(ctx)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return c
+				}
+				call := func(c *conn, tool, arguments string) error {
+					_, err := c.call(ctx, "tools/call", fmt.Appendf(nil, `{"name":%q,"arguments":%s}`, tool, arguments))
+					return err
+				}
+				proc := connected("proc")
+				pid := proc.peer.Stats().Pid
+				var real error
+				if fault == chaos.Truncate {
+					real = call(connected("cut"), "echo", `{"text":"long enough to be cut"}`)
+				} else {
+					if err := call(proc, "fault", `{"kind":"garbage","tool":"echo","count":1}`); err != nil {
+						t.Fatal(err)
+					}
+					real = call(proc, "echo", `{}`)
+				}
+				inj.Watch(chaos.Watcher{Targets: func() []string { return []string{"mcp/proc/echo"} }})
+				inject(t, inj, chaos.Spec{Target: "mcp/proc/echo", Fault: fault, Count: 1})
+				injected := call(proc, "echo", `{}`)
+				want, ok1 := errors.AsType[*wire.Error](real)
+				got, ok2 := errors.AsType[*wire.Error](injected)
+				if !ok1 || !ok2 || want.Kind != wire.Malformed || got.Kind != want.Kind || got.Status != want.Status {
+					t.Fatalf("real %v, injected %v", real, injected)
+				}
+				if injectedByChaos(real) != "" || injectedByChaos(injected) != string(fault) {
+					t.Errorf("marked: real %q, injected %q", injectedByChaos(real), injectedByChaos(injected))
+				}
+				if err := call(proc, "echo", `{}`); err != nil || connected("proc") != proc || proc.peer.Stats().Pid != pid {
+					t.Errorf("the process does not serve on: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// injectedByChaos is the kind of the fault that made an error, "" if none did.
+func injectedByChaos(err error) string {
+	if by, ok := errors.AsType[*chaos.Injected](err); ok {
+		return string(by.Fault)
+	}
+	return ""
+}

@@ -200,8 +200,12 @@ func (c *conn) call(ctx context.Context, method string, params []byte) (wire.Mes
 		return a.result()
 	case <-ctx.Done():
 	}
+	i := c.hit(id)
 	if !c.forget(id) {
 		return (<-w).result()
+	}
+	if ctx.Err() == context.DeadlineExceeded {
+		c.in.blameLate(i)
 	}
 	if method == "initialize" || method == "server/discover" {
 		// initialize must not be cancelled, and a legacy server does not expect

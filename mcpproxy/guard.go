@@ -149,7 +149,7 @@ func (k *call) busy(why string, wait time.Duration) {
 // refused answers a call that an open breaker does not let pass.
 func (k *call) refused() bool {
 	if shut := k.in.shut(); shut != nil {
-		k.struck(k.in.blamed())
+		k.mark(k.in.blamed())
 		k.giveUp(health.Open, shut.Error(), shut.retryAt)
 		return true
 	}
@@ -163,7 +163,7 @@ func (k *call) refused() bool {
 	} else if probes {
 		until = later(until, time.Now().Add(k.up.cfg.Probe.everyDown()))
 	}
-	k.struck(k.tool.blamed())
+	k.mark(k.tool.blamed())
 	k.giveUp(health.Open, "the tool's breaker is open after failures, last: "+k.tool.error(), until)
 	return true
 }
@@ -182,7 +182,7 @@ func (k *call) try() {
 		k.mu.Unlock()
 		return
 	}
-	k.trying, k.sent, k.conn = true, false, nil
+	k.trying, k.sent, k.conn, k.cause = true, false, nil, ""
 	k.mu.Unlock()
 	if conn := k.in.live(); conn != nil {
 		k.pass(conn)
@@ -218,7 +218,7 @@ func (k *call) shut() {
 	f := k.failure
 	k.mu.Unlock()
 	until := later(k.tool.breaker.Until(), time.Now().Add(time.Second))
-	k.struck(k.tool.blamed())
+	k.mark(k.tool.blamed())
 	if f.reason == "" {
 		f.class, f.reason = health.Open, "the tool's breaker is open after failures, last: "+k.tool.error()
 	}
@@ -250,7 +250,7 @@ func (k *call) settle(class health.Class, code int, reason string) {
 		class = health.Cancelled
 	}
 	k.trying, k.settled = false, class.Retry() == health.Never
-	permit, began, sent, attempt, fault := k.permit, k.began, k.sent, k.attempt, k.injected
+	permit, began, sent, attempt, fault := k.permit, k.began, k.sent, k.attempt, k.cause
 	k.permit = health.Permit{}
 	if class != health.OK && class != health.ToolError {
 		k.failure = lastFailure{class, reason}

@@ -2,23 +2,31 @@ package mcpproxy
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/agentarmor/agentarmor/chaos"
 	"github.com/agentarmor/agentarmor/health"
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
 // benchUpstream is an endpoint with one upstream that is never connected.
-func benchUpstream(b *testing.B) (*Proxy, *upstream) {
-	p, err := New(Config{})
+func benchUpstream(b testing.TB, edit ...func(*Config)) (*Proxy, *upstream) {
+	b.Helper()
+	cfg := Config{}
+	for _, f := range edit {
+		f(&cfg)
+	}
+	p, err := New(cfg)
 	if err != nil {
 		b.Fatal(err)
 	}
 	p.dial = func(*UpstreamConfig) func(context.Context, string, wire.Events) (wire.Peer, error) {
-		return newScripted().dial
+		return answersAtOnce(newScripted().dial)
 	}
-	if err := p.Reload(Config{Upstreams: []UpstreamConfig{{Name: "fake", Command: "fake", Protocol: "legacy"}}}); err != nil {
+	cfg.Upstreams = []UpstreamConfig{{Name: "fake", Command: "fake", Protocol: "legacy"}}
+	if err := p.Reload(cfg); err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { p.Close(context.Background()) })
@@ -26,10 +34,33 @@ func benchUpstream(b *testing.B) (*Proxy, *upstream) {
 	if _, err := up.shared.await(b.Context()); err != nil {
 		b.Fatal(err)
 	}
-	for up.source().list == nil {
+	for up.source().list == nil || !slices.ContainsFunc(p.cat.Load().entries[tools], func(e *entry) bool { return e.upstream == "fake" }) {
 		time.Sleep(time.Millisecond)
 	}
 	return p, up
+}
+
+// answersAtOnce is a server that answers calls of tools before Send returns.
+func answersAtOnce(dial dialer) dialer {
+	return func(ctx context.Context, transport string, ev wire.Events) (wire.Peer, error) {
+		p, err := dial(ctx, transport, ev)
+		return &instantPeer{p, ev}, err
+	}
+}
+
+type instantPeer struct {
+	wire.Peer
+	ev wire.Events
+}
+
+var instantResult = []byte(`{"content":[{"type":"text","text":"fine"}]}`)
+
+func (p *instantPeer) Send(o wire.Outgoing) error {
+	if o.Method != "tools/call" {
+		return p.Peer.Send(o)
+	}
+	p.ev.Answer(o.ID, wire.Message{Result: instantResult})
+	return nil
 }
 
 // BenchmarkGuard is what a closed guard adds to one call: everything between
@@ -86,4 +117,69 @@ func BenchmarkOpen(b *testing.B) {
 	if st.answers != n || up.guard.tool("plain").breaker.Closed() {
 		b.Fatalf("%d of %d calls answered", st.answers, n)
 	}
+}
+
+// wholeCall is one call, from the message to the answer, of a server that
+// answers at once.
+func wholeCall(b testing.TB, inj *chaos.Injector) func() {
+	p, up := benchUpstream(b, func(c *Config) { c.Chaos = inj })
+	b.Cleanup(inj.Close)
+	if _, wrapped := up.shared.live().peer.(*chaosPeer); wrapped != inj.Enabled() {
+		b.Fatalf("chaos enabled: %v, the connection wrapped: %v", inj.Enabled(), wrapped)
+	}
+	s := wire.NewSession("http", func([]byte, bool) error { return nil })
+	m, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"fake__plain","arguments":{}}}`))
+	if err != nil {
+		b.Fatal(err)
+	}
+	st := &answering{}
+	return func() {
+		was := st.answers
+		if p.Handle(s, m, st); st.answers != was+1 {
+			b.Fatal("no answer")
+		}
+	}
+}
+
+func benchCall(b *testing.B, inj *chaos.Injector) {
+	call := wholeCall(b, inj)
+	b.ReportAllocs()
+	for b.Loop() {
+		call()
+	}
+}
+
+// BenchmarkChaosOff is a whole call with chaos off, BenchmarkChaosIdle the same
+// with it on and no fault active: what it costs to be able to break things.
+func BenchmarkChaosOff(b *testing.B) { benchCall(b, chaos.New(chaos.Options{})) }
+
+func BenchmarkChaosIdle(b *testing.B) { benchCall(b, chaos.New(chaos.Options{Enabled: true})) }
+
+// nowhere is a connection that sends nothing.
+type nowhere struct{ wire.Peer }
+
+func (nowhere) Send(wire.Outgoing) error { return nil }
+
+// Chaos that is on and idle allocates nothing: not on the way to the server, not
+// on the way back, nor in all of a call.
+func TestIdleChaosAllocatesNothing(t *testing.T) {
+	inj := chaos.New(chaos.Options{Enabled: true})
+	c := &chaosPeer{inj: inj, target: "mcp/fake", inner: nowhere{}, in: &instance{}, ev: wire.Events{Answer: func(uint64, wire.Message) {}}}
+	o := wire.Outgoing{ID: 7, Method: "tools/call", Name: "plain"}
+	m := wire.Message{Result: instantResult}
+	for name, f := range map[string]func(){
+		"Send":   func() { _ = c.Send(o) },
+		"answer": func() { c.answer(7, m) },
+		"Decide": func() { inj.Decide(c.call(o)) },
+	} {
+		if n := testing.AllocsPerRun(1000, f); n != 0 {
+			t.Errorf("%s allocates %v times", name, n)
+		}
+	}
+	off := testing.AllocsPerRun(1000, wholeCall(t, chaos.New(chaos.Options{})))
+	idle := testing.AllocsPerRun(1000, wholeCall(t, inj))
+	if idle != off {
+		t.Errorf("%v allocations in a call with chaos off, %v with it on", off, idle)
+	}
+	t.Logf("%v allocations in a call", off)
 }

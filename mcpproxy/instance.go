@@ -47,9 +47,10 @@ type instance struct {
 	outage     bool // it has been down since it last served
 	begun      bool // a process or session of it has been there
 	noCanary   sync.Once
-	fault      atomic.Pointer[string] // that chaos has injected into what failed last; nil, "": none
+	fault      atomic.Pointer[string] // of chaos, that has made it fail last; nil, "": none
 
 	mu          sync.Mutex
+	asked       string // the fault of chaos that has made it ask for the rest it has; "": none
 	phase       phase
 	changed     chan struct{} // closed and replaced when phase or current change
 	held        bool          // the pause is not to be cut short

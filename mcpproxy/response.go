@@ -18,7 +18,7 @@ func (k *call) answered(m wire.Message) {
 		k.inputRequired(m)
 		return
 	}
-	k.struckUnderWay()
+	k.struck(k.underWay(), false)
 	class, code := classOf(m)
 	k.settle(class, code, "the server answered with an error")
 	k.mu.Lock()

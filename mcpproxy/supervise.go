@@ -140,6 +140,7 @@ func (in *instance) closeConn(c *conn) {
 // pause sets the state that err asks for and waits for the next attempt.
 func (in *instance) pause(ctx context.Context, err error) {
 	in.outage = true
+	in.rest(err)
 	state, delay, held := in.verdict(err)
 	next := time.Now().Add(delay)
 	in.tracker.Failed(in.secrets.mask(err.Error()))

@@ -145,7 +145,7 @@ func TestTransitionsReachClientsByLevel(t *testing.T) {
 		if got := append(early.take(), modern.c.take()...); got != nil {
 			t.Errorf("not to be told: %v", got)
 		}
-	})
+	}, func(c *Config) { c.Alerts.Rules.BreakerOpen = new(false) })
 }
 
 // The breakers' transitions are told like those of upstreams; a trial is no news.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentarmor/agentarmor/health"
@@ -20,7 +21,8 @@ type upstream struct {
 	cfg     *UpstreamConfig
 	guard   *guard
 	shared  *instance
-	sampler *sampler // nil: its clients alone sample
+	sampler *sampler              // nil: its clients alone sample
+	drift   atomic.Pointer[drift] // that is or was active; nil: none
 
 	mu       sync.Mutex
 	list     *listing  // the last complete one, live or remembered

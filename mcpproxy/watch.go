@@ -96,6 +96,7 @@ func (in *instance) stand(c *conn, now standing, v *vitals) {
 // throttle takes the connection out of service, for the time returned.
 func (in *instance) throttle(e *wire.Error) time.Duration {
 	delay := throttleDelay(e)
+	in.rest(e)
 	in.enter(serving, nil)
 	in.tracker.Set(health.Throttled, "HTTP status 429", time.Now().Add(delay))
 	return delay

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -42,7 +43,8 @@ func newWebhook(url string, log *slog.Logger) *webhook {
 		return nil
 	}
 	return &webhook{url: url, log: log, queue: make(chan []byte, webhookQueue), client: &http.Client{
-		Timeout: webhookTimeout,
+		Transport: http.DefaultTransport.(*http.Transport).Clone(), // whose idle connections are nobody else's
+		Timeout:   webhookTimeout,
 		// Somewhere else is not where the alerts are meant to go.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
@@ -150,11 +152,14 @@ func unanswered(err error) error {
 	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
 		return fmt.Errorf("no answer within %v", webhookTimeout)
 	}
-	if e, ok := errors.AsType[*net.OpError](err); ok {
+	if e, ok := errors.AsType[syscall.Errno](err); ok {
 		return e
 	}
-	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return errors.New(cut(e.Error(), 200))
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		return errors.New("no such host")
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return errors.New("its certificate is not valid for it, or not trusted")
 	}
 	return errors.New("no HTTP answer")
 }

@@ -259,7 +259,7 @@ func TestWebhookFailuresAreSecretFree(t *testing.T) {
 	defer secure.Close()
 	for url, want := range map[string]string{
 		"http://" + echo.Addr().String():        "no HTTP answer",
-		secure.URL:                              "tls: failed to verify certificate",
+		secure.URL:                              "its certificate is not valid for it, or not trusted",
 		"https://" + echo.Addr().String():       "no HTTP answer",
 		"http://127.0.0.1:1":                    "connection refused",
 		"http://user:T0KEN@127.0.0.1:1":         "connection refused",
@@ -308,4 +308,12 @@ func TestWebhookHangs(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// The name of the host can be the secret, too.
+func TestUnknownHostIsNotNamed(t *testing.T) {
+	err := unanswered(&net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "t0ken.example.com", Server: "10.0.0.1:53"}})
+	if err.Error() != "no such host" {
+		t.Error(err)
+	}
 }

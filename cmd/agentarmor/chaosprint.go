@@ -16,20 +16,14 @@ import (
 
 // injectedFault is a fault as the tools tell of it.
 type injectedFault struct {
-	ID      string     `json:"id"`
-	Target  string     `json:"target"`
-	Fault   string     `json:"fault"`
-	Hits    int        `json:"hits"`
-	Calls   int        `json:"calls"`
-	Seed    int64      `json:"seed"`
-	Left    string     `json:"left"`
-	Targets []string   `json:"targets"`
-	Spec    *faultSpec `json:"spec"` // in chaos.list
-}
-
-type faultSpec struct {
-	Target string `json:"target"`
-	Fault  string `json:"fault"`
+	ID      string   `json:"id"`
+	Target  string   `json:"target"`
+	Fault   string   `json:"fault"`
+	Hits    int      `json:"hits"`
+	Calls   int      `json:"calls"`
+	Seed    int64    `json:"seed"`
+	Left    string   `json:"left"`
+	Targets []string `json:"targets"`
 }
 
 // chaosTool calls a tool of the endpoint and reads its structured answer. With
@@ -51,13 +45,7 @@ func (a *app) chaosTool(ctx context.Context, f *statusFlags, tool string, args m
 		return false, fmt.Errorf("%s: %w", tool, err)
 	}
 	if r.IsError {
-		var texts []string
-		for _, content := range r.Content {
-			if t, ok := content.(mcp.TextContent); ok {
-				texts = append(texts, t.Text)
-			}
-		}
-		return false, errors.New(oneLine(strings.Join(texts, " ")))
+		return false, errors.New(oneLine(joinedText(r)))
 	}
 	if f.json {
 		enc := json.NewEncoder(a.stdout)
@@ -66,6 +54,17 @@ func (a *app) chaosTool(ctx context.Context, f *statusFlags, tool string, args m
 	}
 	remarshal(r.StructuredContent, into)
 	return false, nil
+}
+
+// joinedText is all text of a result.
+func joinedText(r *mcp.CallToolResult) string {
+	var texts []string
+	for _, content := range r.Content {
+		if t, ok := content.(mcp.TextContent); ok {
+			texts = append(texts, t.Text)
+		}
+	}
+	return strings.Join(texts, " ")
 }
 
 func (a *app) inject(ctx context.Context, f *statusFlags, in map[string]any) error {
@@ -119,23 +118,25 @@ type chaosList struct {
 	Text      string          `json:"text"`
 }
 
+// chaosList calls chaos.list. It is done when all is printed: with --json, and while chaos is off.
+func (a *app) chaosList(ctx context.Context, f *statusFlags) (out chaosList, done bool, err error) {
+	done, err = a.chaosTool(ctx, f, "chaos.list", nil, &out)
+	if err == nil && !done && !out.Enabled {
+		_, err = fmt.Fprintln(a.stdout, oneLine(out.Text))
+		done = true
+	}
+	return out, done, err
+}
+
 func (a *app) listFaults(ctx context.Context, f *statusFlags) error {
-	var out chaosList
-	done, err := a.chaosTool(ctx, f, "chaos.list", nil, &out)
+	out, done, err := a.chaosList(ctx, f)
 	if err != nil || done {
 		return err
-	}
-	if !out.Enabled {
-		fmt.Fprintln(a.stdout, oneLine(out.Text))
-		return nil
 	}
 	fmt.Fprintf(a.stdout, "chaos is on, seed %d: %s active\n", out.Seed, count(len(out.Active), "fault"))
 	if len(out.Active) > 0 {
 		t := newTable("ID", "TARGET", "FAULT", "HITS>", "CALLS>", "LEFT>", "SEED>")
 		for _, one := range out.Active {
-			if one.Spec != nil {
-				one.Target, one.Fault = one.Spec.Target, one.Spec.Fault
-			}
 			left, _ := time.ParseDuration(one.Left)
 			t.add(cell{one.ID, bold}, cell{oneLine(one.Target), ""}, cell{one.Fault, ""}, cell{strconv.Itoa(one.Hits), ""}, cell{strconv.Itoa(one.Calls), ""},
 				cell{span(left), ""}, cell{strconv.FormatInt(one.Seed, 10), dim})
@@ -149,13 +150,9 @@ func (a *app) listFaults(ctx context.Context, f *statusFlags) error {
 }
 
 func (a *app) scenarios(ctx context.Context, f *statusFlags) error {
-	var out chaosList
-	done, err := a.chaosTool(ctx, f, "chaos.list", nil, &out)
+	out, done, err := a.chaosList(ctx, f)
 	if err != nil || done {
 		return err
-	}
-	if !out.Enabled {
-		fmt.Fprintln(a.stdout, oneLine(out.Text))
 	}
 	for _, name := range out.Scenarios {
 		fmt.Fprintln(a.stdout, oneLine(name))

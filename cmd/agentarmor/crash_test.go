@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/agentarmor/agentarmor/chaos"
+	"github.com/agentarmor/agentarmor/llm"
 )
 
 func TestWilson(t *testing.T) {
@@ -97,17 +97,14 @@ func TestCrashLanes(t *testing.T) {
 	if c.Naive.Success.High >= c.Armored.Success.Low || c.Armored.Succeeded != f.runs || c.Armored.Duplicates != 0 || c.Naive.Duplicates != 0 {
 		t.Errorf("naive %+v, armored %+v", c.Naive.Success, c.Armored.Success)
 	}
-	if n := &c.Naive; n.Retries+n.Failovers+n.Repeats+n.Looks != 0 || n.Alone != n.Success {
+	if n := &c.Naive; n.Retries+n.Failovers+n.Repeats+n.Lookups != 0 || n.Unaided != n.Success {
 		t.Errorf("naive: %+v", n)
 	}
-	if a := &c.Armored; a.Retries == 0 || a.Failovers == 0 || a.Looks == 0 || a.Alone.Share >= 1 || a.Alone.Share <= c.Naive.Success.Share || a.AloneSteps[19] != a.Alone.Share {
-		t.Errorf("retries %d, failovers %d, looks %d, alone %+v", a.Retries, a.Failovers, a.Looks, a.Alone)
+	if a := &c.Armored; a.Retries == 0 || a.Failovers == 0 || a.Lookups == 0 || a.Unaided.Share >= 1 || a.Unaided.Share <= c.Naive.Success.Share || a.UnaidedBySteps[19] != a.Unaided.Share {
+		t.Errorf("retries %d, failovers %d, lookups %d, unaided %+v", a.Retries, a.Failovers, a.Lookups, a.Unaided)
 	}
 	if math.Abs(c.Predicted-math.Pow(0.95, 20)) > 1e-9 || c.Armored.P95MS < c.Armored.P50MS || c.Naive.P50MS <= 0 || len(c.Naive.BySteps) != 20 {
 		t.Errorf("%+v", c)
-	}
-	if !slices.IsSortedFunc(c.Naive.BySteps, func(a, b float64) int { return int(math.Copysign(1, b-a)) }) && c.Naive.BySteps[0] < c.Naive.BySteps[19] {
-		t.Errorf("success grows with the steps: %v", c.Naive.BySteps)
 	}
 	if again := quickly(t, f); again.Naive.Succeeded != c.Naive.Succeeded || !cmp.Equal(again.Naive.BySteps, c.Naive.BySteps) {
 		t.Errorf("the same seed: %d and %d runs succeeded", c.Naive.Succeeded, again.Naive.Succeeded)
@@ -165,9 +162,9 @@ func (f *faultOf) decide(c crashCall) chaos.Decision {
 	return d
 }
 
-// What may have been executed is looked up, also when the first look fails, and
+// What may have been executed is looked up, also when the first lookup fails, and
 // made again only if it was not.
-func TestLooksBeforeItRepeats(t *testing.T) {
+func TestLooksUpBeforeItRepeats(t *testing.T) {
 	fault := &chaos.Injected{ID: "x"}
 	half := func(b []byte) []byte { return b[:len(b)/2] }
 	gone := chaos.Decision{Action: chaos.Die, Cause: fault}
@@ -185,11 +182,11 @@ func TestLooksBeforeItRepeats(t *testing.T) {
 	var got []string
 	for _, step := range []string{"before", "looked", "after", "cut", "failed", "told", "well"} {
 		o := l.do(t.Context(), appendStep, step)
-		got = append(got, fmt.Sprintf("%s %t: %d looks, %d repeats", step, o.ok, o.looks, o.repeats))
+		got = append(got, fmt.Sprintf("%s %t: %d lookups, %d repeats", step, o.ok, o.lookups, o.repeats))
 	}
 	if diff := cmp.Diff([]string{
-		"before true: 1 looks, 1 repeats", "looked true: 1 looks, 2 repeats", "after true: 1 looks, 0 repeats", "cut true: 1 looks, 0 repeats",
-		"failed true: 1 looks, 1 repeats", "told true: 0 looks, 0 repeats", "well true: 0 looks, 0 repeats",
+		"before true: 1 lookups, 1 repeats", "looked true: 1 lookups, 2 repeats", "after true: 1 lookups, 0 repeats", "cut true: 1 lookups, 0 repeats",
+		"failed true: 1 lookups, 1 repeats", "told true: 0 lookups, 0 repeats", "well true: 0 lookups, 0 repeats",
 	}, got); diff != "" {
 		t.Error(diff)
 	}
@@ -259,13 +256,13 @@ func TestDuplicatesAreCounted(t *testing.T) {
 func fixedReport() *crashReport {
 	c := &crashReport{Steps: 4, Runs: 10, FaultRate: 0.1, Seed: 1}
 	c.Naive = laneReport{
-		Succeeded: 6, Success: wilson(6, 10), Alone: wilson(6, 10), StepsMade: 31, Faults: 4, P50MS: 2, P95MS: 8,
-		BySteps: []float64{0.9, 0.8, 0.7, 0.6}, AloneSteps: []float64{0.9, 0.8, 0.7, 0.6},
+		Succeeded: 6, Success: wilson(6, 10), Unaided: wilson(6, 10), StepsMade: 31, Faults: 4, P50MS: 2, P95MS: 8,
+		BySteps: []float64{0.9, 0.8, 0.7, 0.6}, UnaidedBySteps: []float64{0.9, 0.8, 0.7, 0.6},
 		Latency: []histogram{{0.25, 0}, {2, 25}, {8, 6}}, FaultsAtMS: []float64{10, 20, 30, 40}, TookMS: 50,
 	}
 	c.Armored = laneReport{
-		Succeeded: 9, Success: wilson(9, 10), Alone: wilson(7, 10), StepsMade: 39, Faults: 5, P50MS: 2.5, P95MS: 20, Retries: 3, Failovers: 1, Repeats: 2, Looks: 1,
-		BySteps: []float64{1, 1, 1, 0.9}, AloneSteps: []float64{1, 0.9, 0.8, 0.7}, Latency: []histogram{{0.25, 0}, {2.5, 30}, {30, 9}}, FaultsAtMS: []float64{5, 15}, TookMS: 60,
+		Succeeded: 9, Success: wilson(9, 10), Unaided: wilson(7, 10), StepsMade: 39, Faults: 5, P50MS: 2.5, P95MS: 20, Retries: 3, Failovers: 1, Repeats: 2, Lookups: 1,
+		BySteps: []float64{1, 1, 1, 0.9}, UnaidedBySteps: []float64{1, 0.9, 0.8, 0.7}, Latency: []histogram{{0.25, 0}, {2.5, 30}, {30, 9}}, FaultsAtMS: []float64{5, 15}, TookMS: 60,
 		Breakers: []breakerMark{{"echo", "open", 15}, {"echo", "half_open", 30}, {"echo", "closed", 40}, {"<gemini>", "open", 50}},
 	}
 	c.conclude()
@@ -332,7 +329,7 @@ func TestCrashPage(t *testing.T) {
 
 // An empty report still draws.
 func TestCrashPageOfNothing(t *testing.T) {
-	c := &crashReport{Steps: 1, Runs: 1, Naive: laneReport{BySteps: []float64{0}}, Armored: laneReport{BySteps: []float64{0}, AloneSteps: []float64{0}}}
+	c := &crashReport{Steps: 1, Runs: 1, Naive: laneReport{BySteps: []float64{0}}, Armored: laneReport{BySteps: []float64{0}, UnaidedBySteps: []float64{0}}}
 	c.conclude()
 	if page := string(must(c.page())); strings.Contains(page, "NaN") || strings.Contains(page, "Inf") {
 		t.Error(page)
@@ -379,11 +376,53 @@ func TestScenarioFaultsOfEveryRequest(t *testing.T) {
 	}
 }
 
-// A scenario of the configuration, its report as JSON and as a page.
+// Probes go on meeting faults while a lane is summed up.
+func TestFaultsAreMetToTheEnd(t *testing.T) {
+	w := crashWorldOf(t, evenFaults{1, 1})
+	res := &laneResult{lengths: []int{1}, unaided: []int{1}}
+	var probes sync.WaitGroup
+	probes.Go(func() {
+		for range 1000 {
+			w.meet(crashCall{target: "mcp/tools", step: "probe"})
+		}
+	})
+	for range 100 {
+		if out := res.report(&naive{}, w, 1, time.Second); out.Faults != len(out.FaultsAtMS) {
+			t.Fatalf("%d faults, at %d moments", out.Faults, len(out.FaultsAtMS))
+		}
+	}
+	probes.Wait()
+	if out := res.report(&naive{}, w, 1, time.Second); out.Faults != 1000 {
+		t.Errorf("%d faults", out.Faults)
+	}
+}
+
+// What would not show is refused, rather than measured as no fault at all.
+func TestScenarioOfDrift(t *testing.T) {
+	scenario := func(target string) chaos.Options {
+		return chaos.Options{Scenarios: map[string][]chaos.Spec{"mine": {{Target: "llm/groq", Fault: chaos.Error}, {Target: target, Fault: chaos.SchemaDrift}}}}
+	}
+	for _, target := range []string{"mcp/tools", "mcp/*/echo"} {
+		_, err := newScenarioFaults("mine", scenario(target))
+		if err == nil || report(io.Discard, err) != 2 || !strings.Contains(err.Error(), "--scenario: schema_drift on "+target+" does not show") {
+			t.Errorf("%s: %v", target, err)
+		}
+	}
+	f, err := newScenarioFaults("mine", scenario("llm/gemini"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := crashWorldOf(t, f)
+	if r, err := (&crashModel{w, "gemini"}).Generate(t.Context(), llm.Prompt("x"), nil); err == nil {
+		t.Errorf("a model whose answers have other names says %q", r.Text)
+	}
+}
+
+// A scenario of the configuration, which probes meet, too; its report as JSON and as a page.
 func TestCrashtestOfAConfiguredScenario(t *testing.T) {
 	dir := t.TempDir()
 	config, page := filepath.Join(dir, "c.yaml"), filepath.Join(dir, "r.html")
-	write(t, config, "chaos: {scenarios: {mine: [{target: mcp/tools/echo, fault: error, status: 503, count: 2}]}}\n")
+	write(t, config, "chaos: {scenarios: {mine: [{target: mcp/tools, fault: error, status: 503, count: 6}]}}\n")
 	var out bytes.Buffer
 	a := &app{env: mapEnv(nil), stdout: &out, stderr: io.Discard}
 	if err := a.crashtest(t.Context(), crashFlags{steps: 2, runs: 10, seed: 1, scenario: "mine", cfg: config, json: true, html: page}); err != nil {
@@ -393,7 +432,7 @@ func TestCrashtestOfAConfiguredScenario(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &c); err != nil {
 		t.Fatal(err)
 	}
-	if c.Naive.Succeeded != 8 || c.Armored.Succeeded != 10 || c.Armored.Faults != 2 || c.Armored.Retries == 0 || c.Scenario != "mine" {
+	if c.Naive.Succeeded != 4 || c.Armored.Succeeded != 10 || c.Armored.Faults != 6 || c.Armored.Retries == 0 || c.Scenario != "mine" {
 		t.Errorf("%s", out.String())
 	}
 	if !bytes.HasPrefix(must(os.ReadFile(page)), []byte("<!doctype html>")) {

@@ -15,57 +15,49 @@ import (
 
 	"github.com/agentarmor/agentarmor/llm"
 	"github.com/agentarmor/agentarmor/mcpproxy"
-	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
 // armored goes through AgentArmor: a whole endpoint over HTTP with the
 // settings of production, in the time of the crash test.
 type armored struct {
 	w        *crashWorld
-	proxy    *mcpproxy.Proxy
 	chain    *llm.Chain
-	endpoint net.Listener
+	proxy    *mcpproxy.Proxy
+	endpoint *localEndpoint
 	client   *client.Client
-	stop     func()
 }
 
-func newArmored(ctx context.Context, w *crashWorld) (_ lane, err error) {
+func newArmored(ctx context.Context, w *crashWorld) (lane, error) {
 	a := &armored{w: w}
-	var later atomic.Pointer[mcpproxy.Proxy]
-	if a.chain, err = crashChain(w, &later); err != nil {
-		return nil, err
-	}
-	a.proxy, err = mcpproxy.New(mcpproxy.Config{
-		Version: version(), Log: slog.New(slog.DiscardHandler), LLM: a.chain, ToolNames: "dotted", Upstreams: []mcpproxy.UpstreamConfig{crashUpstream(w)},
-	})
-	if err != nil {
-		return nil, err
-	}
-	later.Store(a.proxy)
-	a.proxy.Start(ctx)
-	if a.endpoint, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-		a.close()
-		return nil, err
-	}
-	srv := wire.NewServer(a.proxy.HTTP(mcpproxy.HTTPOptions{Loopback: true}))
-	served := make(chan struct{})
-	go func() {
-		defer wire.OnPanic()
-		defer close(served)
-		_ = srv.Serve(a.endpoint) // ends with Close
-	}()
-	a.stop = func() {
-		_ = srv.Close() // of a listener that is of no more use
-		<-served
-	}
-	if a.client, err = connect(ctx, "http://"+a.endpoint.Addr().String()+"/mcp", "", "crashtest"); err == nil {
-		err = awaitTool(ctx, a.client, crashServer+"__"+readStep.tool())
-	}
-	if err != nil {
+	if err := a.open(ctx); err != nil {
 		a.close()
 		return nil, err
 	}
 	return a, nil
+}
+
+func (a *armored) open(ctx context.Context) (err error) {
+	var later atomic.Pointer[mcpproxy.Proxy]
+	if a.chain, err = crashChain(a.w, &later); err != nil {
+		return err
+	}
+	a.proxy, err = mcpproxy.New(mcpproxy.Config{
+		Version: version(), Log: slog.New(slog.DiscardHandler), LLM: a.chain, ToolNames: "dotted", Upstreams: []mcpproxy.UpstreamConfig{crashUpstream(a.w)},
+	})
+	if err != nil {
+		return err
+	}
+	later.Store(a.proxy)
+	a.proxy.Start(ctx)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	a.endpoint = serveLocally(listener, a.proxy)
+	if a.client, err = connect(ctx, a.endpoint.url(), "", "crashtest"); err != nil {
+		return err
+	}
+	return awaitTool(ctx, a.client, crashServer+"__"+readStep.tool())
 }
 
 // awaitTool lists the tools until one is there.
@@ -105,13 +97,7 @@ func (a *armored) close() {
 	if a.client != nil {
 		a.client.Close()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
-	defer cancel()
-	a.proxy.Close(ctx)
-	if a.stop != nil {
-		a.stop()
-	}
-	_ = a.chain.Close() // fakes hold nothing
+	closeEndpoint(a.endpoint, a.proxy, a.chain)
 }
 
 // account is what AgentArmor says about a call in its _meta.
@@ -159,7 +145,7 @@ func (a *armored) insist(ctx context.Context, kind stepKind, step string, o *out
 // executed looks whether an append was executed. What is still under way when
 // its connection breaks has ended a while later, one way or the other.
 func (a *armored) executed(ctx context.Context, step string, o *outcome) bool {
-	o.looks++
+	o.lookups++
 	if rest(ctx, a.w.pace.pause) != nil {
 		return false
 	}

@@ -6,6 +6,8 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/agentarmor/agentarmor/chaos"
 )
@@ -64,10 +66,25 @@ type scenarioFaults struct{ *chaos.Injector }
 func newScenarioFaults(name string, o chaos.Options) (*scenarioFaults, error) {
 	o.Enabled, o.MaxTTL, o.Targets = true, cmp.Or(o.MaxTTL, chaos.DefaultMaxTTL), crashTargets
 	inj := chaos.New(o)
-	if _, err := inj.Scenario(name, "", min(scenarioTime, o.MaxTTL), o.Seed); err != nil {
+	begun, err := inj.Scenario(name, "", min(scenarioTime, o.MaxTTL), o.Seed)
+	if err == nil {
+		err = visible(begun)
+	}
+	if err != nil {
+		inj.Close()
 		return nil, usage("--scenario: %v", err)
 	}
 	return &scenarioFaults{inj}, nil
+}
+
+// visible refuses what would change nothing: its agents know the tools without their list.
+func visible(faults []chaos.Active) error {
+	for _, f := range faults {
+		if f.Fault == chaos.SchemaDrift && slices.ContainsFunc(f.Targets, func(target string) bool { return strings.HasPrefix(target, "mcp/") }) {
+			return fmt.Errorf("%s on %s does not show in a crash test, whose agents list no tools", f.Fault, f.Target)
+		}
+	}
+	return nil
 }
 
 func (f *scenarioFaults) close() { f.Close() }

@@ -103,7 +103,7 @@ func (c *crashReport) successChart() template.HTML {
 	}
 	d.line(xs, predicted, "curve", "6 4")
 	d.line(xs, append([]float64{1}, c.Naive.BySteps...), "naive", "")
-	d.line(xs, append([]float64{1}, c.Armored.AloneSteps...), "armored", "6 4")
+	d.line(xs, append([]float64{1}, c.Armored.UnaidedBySteps...), "armored", "6 4")
 	d.line(xs, append([]float64{1}, c.Armored.BySteps...), "armored", "")
 	return d.svg("steps of a run")
 }

@@ -46,12 +46,12 @@ type outcome struct {
 	ok       bool
 	retries  int  // by AgentArmor
 	repeats  int  // by the agent
-	looks    int  // by the agent, whether what may have been executed was
+	lookups  int  // by the agent, whether what may have been executed was
 	failover bool // another model than the first one has answered
 }
 
-// alone tells whether it went well without the agent's help.
-func (o outcome) alone() bool { return o.ok && o.repeats+o.looks == 0 }
+// unaided tells whether it went well without the agent's help.
+func (o outcome) unaided() bool { return o.ok && o.repeats+o.lookups == 0 }
 
 // breakerMark is a transition of a breaker, since the lane began.
 type breakerMark struct {
@@ -128,14 +128,14 @@ func textOf(r *mcp.CallToolResult) string {
 
 // runLane has every run made in a lane; done is called after each.
 func runLane(ctx context.Context, l lane, p *pace, steps, runs int, done func()) *laneResult {
-	res := &laneResult{lengths: make([]int, runs), alone: make([]int, runs)}
+	res := &laneResult{lengths: make([]int, runs), unaided: make([]int, runs)}
 	next, began := make(chan int), time.Now()
 	var wg sync.WaitGroup
 	for range p.workers {
 		wg.Go(func() {
 			defer wire.OnPanic()
 			for run := range next {
-				res.lengths[run], res.alone[run] = oneRun(ctx, l, p, steps, run, res)
+				res.lengths[run], res.unaided[run] = oneRun(ctx, l, p, steps, run, res)
 				done()
 			}
 		})
@@ -155,7 +155,7 @@ func runLane(ctx context.Context, l lane, p *pace, steps, runs int, done func())
 
 // oneRun makes the steps of a run up to the first that fails, and returns how
 // many have succeeded, and how many of them before the agent had to help.
-func oneRun(ctx context.Context, l lane, p *pace, steps, run int, res *laneResult) (length, alone int) {
+func oneRun(ctx context.Context, l lane, p *pace, steps, run int, res *laneResult) (length, unaided int) {
 	for i := range steps {
 		kind := crashPlan[i%len(crashPlan)]
 		time.Sleep(p.thinking())
@@ -165,21 +165,21 @@ func oneRun(ctx context.Context, l lane, p *pace, steps, run int, res *laneResul
 		if !o.ok {
 			break
 		}
-		if length++; alone == i && o.alone() {
-			alone++
+		if length++; unaided == i && o.unaided() {
+			unaided++
 		}
 	}
-	return length, alone
+	return length, unaided
 }
 
 // laneResult is what has happened in a lane.
 type laneResult struct {
 	lengths []int // of the runs: steps that succeeded
-	alone   []int // of them before the agent had to help
+	unaided []int // of them before the agent had to help
 
-	mu                                 sync.Mutex
-	took                               []time.Duration // of the steps
-	retries, repeats, looks, failovers int
+	mu                                   sync.Mutex
+	took                                 []time.Duration // of the steps
+	retries, repeats, lookups, failovers int
 }
 
 func (r *laneResult) add(o outcome, took time.Duration) {
@@ -188,7 +188,7 @@ func (r *laneResult) add(o outcome, took time.Duration) {
 	r.took = append(r.took, took)
 	r.retries += o.retries
 	r.repeats += o.repeats
-	r.looks += o.looks
+	r.lookups += o.lookups
 	if o.failover {
 		r.failovers++
 	}

@@ -31,21 +31,21 @@ type overhead struct {
 
 // laneReport is what one lane has measured. Latencies are of single steps.
 type laneReport struct {
-	Succeeded  int         `json:"succeeded"` // runs
-	Success    interval    `json:"success"`
-	Alone      interval    `json:"alone"` // share of the runs that succeeded without any repeat or look by the agent
-	StepsMade  int         `json:"steps_made"`
-	Faults     int         `json:"faults"` // requests that met one
-	P50MS      float64     `json:"p50_ms"`
-	P95MS      float64     `json:"p95_ms"`
-	Retries    int         `json:"retries"`    // by AgentArmor
-	Failovers  int         `json:"failovers"`  // steps that another model has answered
-	Repeats    int         `json:"repeats"`    // by the agent
-	Looks      int         `json:"looks"`      // by the agent, whether what may have been executed was
-	Duplicates int         `json:"duplicates"` // executions that must not have been
-	BySteps    []float64   `json:"by_steps"`   // share of the runs whose first 1, 2, … steps succeeded
-	AloneSteps []float64   `json:"alone_by_steps"`
-	Latency    []histogram `json:"latency"`
+	Succeeded      int         `json:"succeeded"` // runs
+	Success        interval    `json:"success"`
+	Unaided        interval    `json:"unaided"` // share of the runs that succeeded without any repeat or lookup by the agent
+	StepsMade      int         `json:"steps_made"`
+	Faults         int         `json:"faults"` // requests that met one
+	P50MS          float64     `json:"p50_ms"`
+	P95MS          float64     `json:"p95_ms"`
+	Retries        int         `json:"retries"`    // by AgentArmor
+	Failovers      int         `json:"failovers"`  // steps that another model has answered
+	Repeats        int         `json:"repeats"`    // by the agent
+	Lookups        int         `json:"lookups"`    // by the agent, whether what may have been executed was
+	Duplicates     int         `json:"duplicates"` // executions that must not have been
+	BySteps        []float64   `json:"by_steps"`   // share of the runs whose first 1, 2, … steps succeeded
+	UnaidedBySteps []float64   `json:"unaided_by_steps"`
+	Latency        []histogram `json:"latency"`
 
 	FaultsAtMS []float64     `json:"faults_at_ms"`
 	Breakers   []breakerMark `json:"breakers,omitempty"`
@@ -105,19 +105,19 @@ func percentileOf(sorted []time.Duration, p int) float64 {
 // report sums a lane up.
 func (r *laneResult) report(l lane, w *crashWorld, steps int, took time.Duration) laneReport {
 	slices.Sort(r.took)
+	met := w.metAt()
 	out := laneReport{
-		StepsMade: len(r.took), Faults: len(w.hits), P50MS: percentileOf(r.took, 50), P95MS: percentileOf(r.took, 95),
-		Retries: r.retries, Failovers: r.failovers, Repeats: r.repeats, Looks: r.looks, Duplicates: w.duplicates(),
+		StepsMade: len(r.took), Faults: len(met), P50MS: percentileOf(r.took, 50), P95MS: percentileOf(r.took, 95),
+		Retries: r.retries, Failovers: r.failovers, Repeats: r.repeats, Lookups: r.lookups, Duplicates: w.duplicates(),
 		Latency: histogramOf(r.took), FaultsAtMS: []float64{}, Breakers: l.breakers(), TookMS: ms(took),
 	}
-	var alone int
+	var unaided int
 	out.Succeeded, out.BySteps = reached(r.lengths, steps)
-	alone, out.AloneSteps = reached(r.alone, steps)
-	out.Success, out.Alone = wilson(out.Succeeded, len(r.lengths)), wilson(alone, len(r.alone))
-	for _, at := range w.hits {
+	unaided, out.UnaidedBySteps = reached(r.unaided, steps)
+	out.Success, out.Unaided = wilson(out.Succeeded, len(r.lengths)), wilson(unaided, len(r.unaided))
+	for _, at := range met {
 		out.FaultsAtMS = append(out.FaultsAtMS, ms(at))
 	}
-	slices.Sort(out.FaultsAtMS)
 	return out
 }
 
@@ -164,7 +164,7 @@ func (c *crashReport) table(paint func(colour, text string) string) string {
 	row("predicted without protection, "+fmt.Sprintf("%.4g^%d", 1-c.FaultRate, c.Steps), shareText(c.Predicted), "-", "")
 	row("runs that succeeded", shareText(c.Naive.Success.Share), shareText(c.Armored.Success.Share), green)
 	row("  95 % interval", c.Naive.Success.String(), c.Armored.Success.String(), "")
-	row("  without the agent's help", shareText(c.Naive.Alone.Share), shareText(c.Armored.Alone.Share), "")
+	row("  without the agent's help", shareText(c.Naive.Unaided.Share), shareText(c.Armored.Unaided.Share), "")
 	row("a step took, p50", milliseconds(c.Naive.P50MS), milliseconds(c.Armored.P50MS), "")
 	row("a step took, p95", milliseconds(c.Naive.P95MS), milliseconds(c.Armored.P95MS), "")
 	row("overhead, p50", "-", fmt.Sprintf("%+.2fms (%+.0f %%)", c.Overhead.P50MS, c.Overhead.Percent), "")
@@ -172,7 +172,7 @@ func (c *crashReport) table(paint func(colour, text string) string) string {
 	row("retries", "-", strconv.Itoa(c.Armored.Retries), "")
 	row("answered by another model", "-", strconv.Itoa(c.Armored.Failovers), "")
 	row("repeated by the agent", "-", strconv.Itoa(c.Armored.Repeats), "")
-	row("looked up: may have been executed", "-", strconv.Itoa(c.Armored.Looks), "")
+	row("looked up: may have been executed", "-", strconv.Itoa(c.Armored.Lookups), "")
 	colour := green
 	if c.Armored.Duplicates > 0 {
 		colour = red

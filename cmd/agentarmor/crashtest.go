@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -30,12 +31,18 @@ may have been executed was, it looks up before, with a tool that can fail as wel
 Of ten steps six read, two ask a model, one writes what may be written twice and
 one what must not. A fault is HTTP 503, a connection that ends before or after the
 work, or an answer that cannot be read. --scenario takes those of chaos instead
-(agentarmor chaos scenario lists them), also from the config file.
+(agentarmor chaos scenario lists them), also from the config file; what is there to
+be hit is mcp/tools, its tools echo, append, append_idempotent and appended, and the
+models llm/gemini and llm/groq.
 
 All times, of AgentArmor's settings too, are a twentieth of production's, and an
-agent gives a step up after 6 s. With --scenario they are real: the faults last
-30 s, the runs (100 unless --runs says otherwise) begin within 20 s, a call may take
-5 s, a breaker is open for 5 s, and an agent gives up after a minute.
+agent gives a step up after 6 s. At fault rates over 10 % that scale shows: breakers
+stay open for as long as agents have patience, and the times they are told have
+whole seconds, as in production; what succeeds then differs much between two tests.
+
+With --scenario times are real: the faults last 30 s, the runs (100 unless --runs
+says otherwise) begin within 20 s, a call may take 5 s, a breaker is open for 5 s,
+and an agent gives up after a minute.
 The exit status is 1 if anything was executed twice.`
 
 func (a *app) crashCommand() *cobra.Command {
@@ -46,7 +53,13 @@ func (a *app) crashCommand() *cobra.Command {
 		Long:  crashHelp,
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.scenario != "" && !cmd.Flags().Changed("runs") {
+			given := cmd.Flags().Changed
+			switch {
+			case f.scenario != "" && given("fault-rate"):
+				return usage("--scenario and --fault-rate are two kinds of faults: choose one")
+			case f.scenario == "" && given("config"):
+				return usage("--config is for its scenarios: name one with --scenario")
+			case f.scenario != "" && !given("runs"):
 				f.runs = 100
 			}
 			return a.crashtest(cmd.Context(), f)
@@ -88,6 +101,9 @@ func (a *app) crashtest(ctx context.Context, f crashFlags) error {
 		return err
 	}
 	c, err := a.crash(ctx, f)
+	if errors.Is(err, context.Canceled) {
+		return errors.New("interrupted")
+	}
 	if err != nil {
 		return err
 	}

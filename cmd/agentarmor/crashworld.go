@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -111,6 +112,13 @@ func (w *crashWorld) meet(c crashCall) chaos.Decision {
 	return d
 }
 
+// metAt returns when faults were met, in order. Probes may go on meeting some.
+func (w *crashWorld) metAt() []time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Sorted(slices.Values(w.hits))
+}
+
 // work is how long a step takes where it is done: the same in every attempt,
 // 2 ms in the median, log-normal as services are.
 func work(step string) time.Duration {
@@ -132,15 +140,7 @@ func (w *crashWorld) serve(rw http.ResponseWriter, r *http.Request) {
 		w.tools.ServeHTTP(rw, r)
 		return
 	}
-	call := crashCall{target: chaos.Server(crashServer)}
-	switch m.Method {
-	case "tools/call":
-		call.op = chaos.ToolCall
-		call.tool, _ = wire.String(wire.Get(m.Params, "name"))
-		call.step, _ = wire.String(wire.Get(wire.Get(m.Params, "arguments"), "text"))
-	case "tools/list":
-		call.op = chaos.ToolList
-	}
+	call := callOf(m)
 	d := w.meet(call)
 	if d.Wait(r.Context()) != nil {
 		return // who has left gets no work done
@@ -149,18 +149,7 @@ func (w *crashWorld) serve(rw http.ResponseWriter, r *http.Request) {
 		w.tools.ServeHTTP(rw, r)
 		return
 	}
-	switch d.Action {
-	case chaos.Die, chaos.Refuse:
-		panic(http.ErrAbortHandler) // the connection ends
-	case chaos.Answer:
-		if d.RetryAfter > 0 {
-			rw.Header().Set("Retry-After", strconv.FormatFloat(d.RetryAfter.Seconds(), 'f', 3, 64))
-		}
-		http.Error(rw, d.Text, d.Status)
-		return
-	case chaos.FailTool:
-		rw.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(rw, `{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":%s}],"isError":true}}`, m.ID, wire.AppendString(nil, d.Text))
+	if insteadOfWork(rw, m.ID, &d) {
 		return
 	}
 	time.Sleep(work(call.step))
@@ -177,6 +166,39 @@ func (w *crashWorld) serve(rw http.ResponseWriter, r *http.Request) {
 		rw.WriteHeader(answer.Code)
 		_, _ = rw.Write(out)
 	}
+}
+
+// callOf is what a request of the protocol is to the faults.
+func callOf(m wire.Message) crashCall {
+	call := crashCall{target: chaos.Server(crashServer)}
+	switch m.Method {
+	case "tools/call":
+		call.op = chaos.ToolCall
+		call.tool, _ = wire.String(wire.Get(m.Params, "name"))
+		call.step, _ = wire.String(wire.Get(wire.Get(m.Params, "arguments"), "text"))
+	case "tools/list":
+		call.op = chaos.ToolList
+	}
+	return call
+}
+
+// insteadOfWork applies what keeps a request from being executed, if d is that.
+func insteadOfWork(rw http.ResponseWriter, id []byte, d *chaos.Decision) bool {
+	switch d.Action {
+	case chaos.Die, chaos.Refuse:
+		panic(http.ErrAbortHandler) // the connection ends
+	case chaos.Answer:
+		if d.RetryAfter > 0 {
+			rw.Header().Set("Retry-After", strconv.FormatFloat(d.RetryAfter.Seconds(), 'f', 3, 64))
+		}
+		http.Error(rw, d.Text, d.Status)
+	case chaos.FailTool:
+		rw.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(rw, `{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":%s}],"isError":true}}`, id, wire.AppendString(nil, d.Text))
+	default:
+		return false
+	}
+	return true
 }
 
 // crashModel is a model of the crash test. It answers with the step.

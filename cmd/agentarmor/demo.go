@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"sync/atomic"
 	"time"
@@ -19,7 +18,6 @@ import (
 	"github.com/agentarmor/agentarmor/fixtures/badserver"
 	"github.com/agentarmor/agentarmor/llm"
 	"github.com/agentarmor/agentarmor/mcpproxy"
-	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
 const demoHelp = `Live through outages in a few seconds, without keys, network or configuration.
@@ -112,27 +110,33 @@ type demoWorld struct {
 	chaos    *chaos.Injector
 	chain    *llm.Chain
 	proxy    *mcpproxy.Proxy
-	listener net.Listener
-	server   *http.Server
-	served   chan struct{} // closed when server has ended
+	endpoint *localEndpoint
 }
 
 // filesStart is how long the server that is killed takes to start, as npx
 // does: long enough for a client to notice that it is away.
 const filesStart = time.Second
 
-// newDemoWorld starts everything; it is wired as for serve. Its processes end with ctx.
-func newDemoWorld(ctx context.Context, f demoFlags) (w *demoWorld, err error) {
+// newDemoWorld starts everything. Its processes end with ctx.
+func newDemoWorld(ctx context.Context, f demoFlags) (*demoWorld, error) {
+	w := &demoWorld{chaos: chaos.New(chaos.Options{Enabled: true, Seed: 1}), models: newDemoModels()}
+	if err := w.open(ctx, f); err != nil {
+		w.close()
+		return nil, err
+	}
+	return w, nil
+}
+
+// open is wired as serve is.
+func (w *demoWorld) open(ctx context.Context, f demoFlags) (err error) {
 	if f.fixture == "" {
 		if f.fixture, err = os.Executable(); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	w = &demoWorld{chaos: chaos.New(chaos.Options{Enabled: true, Seed: 1}), models: newDemoModels(), served: make(chan struct{})}
 	var later atomic.Pointer[mcpproxy.Proxy]
 	if w.chain, err = newChain(w.models.settings(), nil, w.chaos, &later); err != nil {
-		w.models.close()
-		return nil, err
+		return err
 	}
 	w.proxy, err = mcpproxy.New(mcpproxy.Config{
 		Version: version(), Log: slog.New(slog.DiscardHandler), LLM: w.chain, Chaos: w.chaos,
@@ -141,23 +145,17 @@ func newDemoWorld(ctx context.Context, f demoFlags) (w *demoWorld, err error) {
 			{Name: "search", Command: f.fixture, Args: []string{"fixture", "-name", "search"}},
 		},
 	})
-	if err == nil {
-		later.Store(w.proxy)
-		w.listener, err = f.open()
-	}
 	if err != nil {
-		w.models.close()
-		return nil, err
+		return err
+	}
+	later.Store(w.proxy)
+	listener, err := f.open()
+	if err != nil {
+		return err
 	}
 	w.proxy.Start(ctx)
-	w.server = wire.NewServer(w.proxy.HTTP(mcpproxy.HTTPOptions{Loopback: true}))
-	w.server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
-	go func() {
-		defer wire.OnPanic()
-		defer close(w.served)
-		_ = w.server.Serve(w.listener) // ends with close
-	}()
-	return w, nil
+	w.endpoint = serveLocally(listener, w.proxy)
+	return nil
 }
 
 // open listens where the flags say. What was not asked for by name need not be that port.
@@ -183,17 +181,12 @@ func (f *demoFlags) open() (net.Listener, error) {
 	return l, nil
 }
 
-func (w *demoWorld) url() string { return "http://" + w.listener.Addr().String() + "/mcp" }
+func (w *demoWorld) url() string { return w.endpoint.url() }
 
-// close ends everything and waits for it.
+// close ends everything that was opened, and waits for it.
 func (w *demoWorld) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
-	defer cancel()
 	w.chaos.Close() // no fault holds up the end
-	w.proxy.Close(ctx)
-	_ = w.server.Close() // of a listener that is of no more use
-	<-w.served
-	_ = w.chain.Close() // of idle connections
+	closeEndpoint(w.endpoint, w.proxy, w.chain)
 	w.models.close()
 }
 

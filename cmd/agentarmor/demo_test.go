@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/mark3labs/mcp-go/client"
 	"go.uber.org/goleak"
 
 	"github.com/agentarmor/agentarmor/fixtures/fakellm"
@@ -38,19 +39,25 @@ func TestDemoFails(t *testing.T) {
 	}
 }
 
-// A fault that does not show is a step that fails.
-func TestDemoNeedsItsFaults(t *testing.T) {
+// serverlessDemo is a client of the demo's endpoint, whose servers do not start.
+func serverlessDemo(t *testing.T) *client.Client {
+	t.Helper()
 	w, err := newDemoWorld(t.Context(), demoFlags{fixture: filepath.Join(t.TempDir(), "none")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.close()
+	t.Cleanup(w.close)
 	c, err := connect(t.Context(), w.url(), "", "test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
-	d := &demonstration{demoClient: demoClient{client: c}, paint: plain}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// A fault that does not show is a step that fails.
+func TestDemoNeedsItsFaults(t *testing.T) {
+	d := &demonstration{demoClient: demoClient{client: serverlessDemo(t)}, paint: plain}
 	if _, _, err := d.ask(t.Context(), "gemini"); err != nil {
 		t.Fatal(err)
 	}
@@ -139,6 +146,14 @@ func TestDemoModelsNeedTheConversation(t *testing.T) {
 		if got := converse(&fakellm.Request{Body: []byte(body)}).Text; got != want {
 			t.Errorf("%s %s", body, got)
 		}
+	}
+}
+
+// What was opened before something failed is closed.
+func TestDemoThatDoesNotOpen(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	if _, err := newDemoWorld(t.Context(), demoFlags{listen: "here", fixture: "none"}); err == nil {
+		t.Error("it is open")
 	}
 }
 

@@ -30,7 +30,7 @@ func (d *demonstration) broken(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("it lists %+v", out.Active)
 	}
 	one := out.Active[0]
-	return fmt.Sprintf("%s: %s on %s, %s in %s, seed %d\nof %s: %s, …", one.ID, one.Spec.Fault, one.Spec.Target, count(one.Hits, "hit"), count(one.Calls, "call"), one.Seed,
+	return fmt.Sprintf("%s: %s on %s, %s in %s, seed %d\nof %s: %s, …", one.ID, one.Fault, one.Target, count(one.Hits, "hit"), count(one.Calls, "call"), one.Seed,
 		count(len(out.Targets), "target"), strings.Join(out.Targets[:min(4, len(out.Targets))], ", ")), nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/mark3labs/mcp-go/client"
@@ -35,13 +34,7 @@ func (c *demoClient) tool(ctx context.Context, name string, args map[string]any,
 	if err != nil {
 		return a, fmt.Errorf("%s: %w", name, err)
 	}
-	var texts []string
-	for _, content := range r.Content {
-		if t, ok := content.(mcp.TextContent); ok {
-			texts = append(texts, t.Text)
-		}
-	}
-	a.text = strings.Join(texts, " ")
+	a.text = joinedText(r)
 	if r.IsError {
 		return a, fmt.Errorf("%s: %s", name, a.text)
 	}
@@ -104,19 +97,10 @@ func (c *demoClient) until(ctx context.Context, wanted func(*statusDocument) boo
 				return nil
 			}
 			last = doc.Summary.Text
-			err = pause(ctx)
+			err = rest(ctx, 50*time.Millisecond)
 		}
 		if err != nil {
 			return fmt.Errorf("%w; the status was: %s", err, last)
 		}
-	}
-}
-
-func pause(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(50 * time.Millisecond):
-		return nil
 	}
 }

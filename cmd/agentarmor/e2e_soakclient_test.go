@@ -196,7 +196,7 @@ func (c *soakClient) step(ctx context.Context, n int, server, uri string) {
 		c.append(ctx, server, "once", text)
 	case p < 85:
 		c.append(ctx, server, "often", text)
-	case p < 88:
+	case p < 90:
 		c.complete(ctx, "")
 	case p < 92:
 		c.own(ctx, "tools/list", `{}`)

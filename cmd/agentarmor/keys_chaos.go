@@ -37,16 +37,22 @@ func (d *decoder) scenarios(n *node, o *chaos.Options) {
 // fault reads one fault; a ttl may be left out, then whoever starts the scenario gives it.
 func (d *decoder) fault(n *node) (s chaos.Spec) {
 	seed := 0
+	d.object(n, d.faultFields(&s, &seed))
+	s.Seed = int64(seed)
+	return s
+}
+
+func (d *decoder) faultFields(s *chaos.Spec, seed *int) fields {
 	lasting := func(p *chaos.Duration) setter { return d.duration((*time.Duration)(p), false) }
 	count := func(p *int) setter { return d.ranged(p, 0, maxCount) }
-	d.object(n, fields{
+	return fields{
 		"target":       d.text(&s.Target, notEmpty),
 		"fault":        d.oneOf((*string)(&s.Fault), faultNames()...),
 		"probability":  pointer(&s.Probability, func(v *float64) setter { return d.number(v, 0, 1) }),
 		"count":        count(&s.Count),
 		"after":        count(&s.After),
 		"ttl":          lasting(&s.TTL),
-		"seed":         d.whole(&seed, math.MinInt),
+		"seed":         d.whole(seed, math.MinInt),
 		"status":       d.ranged(&s.Status, 400, 599),
 		"retry_after":  lasting(&s.RetryAfter),
 		"delay":        lasting(&s.Delay),
@@ -58,9 +64,7 @@ func (d *decoder) fault(n *node) (s chaos.Spec) {
 		"up":           lasting(&s.Up),
 		"down":         lasting(&s.Down),
 		"message":      d.text(&s.Message),
-	})
-	s.Seed = int64(seed)
-	return s
+	}
 }
 
 func faultNames() (names []string) {

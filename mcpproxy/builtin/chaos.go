@@ -2,7 +2,6 @@ package builtin
 
 import (
 	"context"
-	"time"
 
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
@@ -51,25 +50,4 @@ func (src Source) chaosStatus(targets bool) chaosStatus {
 		c.Targets = i.Targets()
 	}
 	return c
-}
-
-// fault is an active fault in the result of a tool.
-type fault struct {
-	ID      string         `json:"id"`
-	Target  string         `json:"target"`
-	Fault   chaos.Kind     `json:"fault"`
-	Hits    int            `json:"hits"`
-	Calls   int            `json:"calls"`
-	Seed    int64          `json:"seed"`
-	Until   time.Time      `json:"until"`
-	Left    chaos.Duration `json:"left"`
-	Targets []string       `json:"targets,omitempty"` // that the pattern matched when it was injected
-}
-
-func faultsOf(list []chaos.Active) []fault {
-	out := []fault{}
-	for _, a := range list {
-		out = append(out, fault{a.ID, a.Spec.Target, a.Spec.Fault, a.Hits, a.Calls, a.Seed, a.Until.Truncate(time.Millisecond), a.Left, a.Targets})
-	}
-	return out
 }

@@ -5,6 +5,8 @@ import (
 
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
+
+	"github.com/agentarmor/agentarmor/chaos"
 )
 
 func addClear(s *server.MCPServer, src Source) {
@@ -34,7 +36,7 @@ func (src Source) clearChaos(_ context.Context, r mcp.CallToolRequest) (*mcp.Cal
 		return mcp.NewToolResultError(err.Error()), nil
 	}
 	return structured(struct {
-		Cleared []fault `json:"cleared"`
-		Active  int     `json:"active"` // that go on
-	}{faultsOf(gone), len(src.Chaos.List())})
+		Cleared []chaos.Active `json:"cleared"`
+		Active  int            `json:"active"` // that go on
+	}{gone, len(src.Chaos.List())})
 }

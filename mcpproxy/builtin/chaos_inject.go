@@ -45,18 +45,15 @@ func (src Source) injectChaos(_ context.Context, r mcp.CallToolRequest) (*mcp.Ca
 		return mcp.NewToolResultError(err.Error()), nil
 	}
 	var out struct {
-		Injected []fault      `json:"injected"`
-		Would    []chaos.Spec `json:"would_inject,omitempty"` // with dry_run
-		Targets  []string     `json:"targets,omitempty"`      // with dry_run: what they match now
+		Injected []chaos.Active `json:"injected"`
+		Would    []chaos.Spec   `json:"would_inject,omitempty"` // with dry_run
+		Targets  []string       `json:"targets,omitempty"`      // with dry_run: what they match now
 	}
-	out.Injected = []fault{}
-	switch {
-	case in.DryRun:
+	if in.DryRun {
+		out.Injected = []chaos.Active{}
 		out.Would, out.Targets, err = src.wouldInject(&in)
-	default:
-		var begun []chaos.Active
-		begun, err = src.inject(&in)
-		out.Injected = faultsOf(begun)
+	} else {
+		out.Injected, err = src.inject(&in)
 	}
 	if err != nil {
 		return mcp.NewToolResultError(err.Error()), nil
@@ -100,6 +97,13 @@ func (in *injection) plain() bool {
 func strictly(raw json.RawMessage, into any, names ...string) error {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil
+	}
+	var given map[string]json.RawMessage
+	_ = json.Unmarshal(raw, &given) // what is wrong with it is found below
+	for name, value := range given {
+		if string(value) == "null" { // perhaps a number that a client could not read
+			return fmt.Errorf("%s is null: give it a value, or leave it out", short(name))
+		}
 	}
 	d := json.NewDecoder(strings.NewReader(string(raw)))
 	d.DisallowUnknownFields()
