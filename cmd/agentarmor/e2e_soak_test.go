@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentarmor/agentarmor/chaos"
 	"github.com/agentarmor/agentarmor/fixtures/badserver"
 	"github.com/agentarmor/agentarmor/fixtures/fakellm"
 )
@@ -77,7 +78,7 @@ func TestSoak(t *testing.T) {
 	s.control.close(true)
 	eventually(t, "the goroutines for the clients end", func() bool {
 		after = s.atRest()
-		return after.goroutines <= before.goroutines+10
+		return after.goroutines <= before.goroutines+2
 	})
 	s.checkExecutions()
 	answered := 0
@@ -89,6 +90,9 @@ func TestSoak(t *testing.T) {
 	}
 	if s.outcomes["ok"] == 0 || s.hits["mcp kill"] == 0 || s.deaths() == 0 {
 		t.Error("nothing was shown")
+	}
+	if length >= time.Minute { // in less, chance may spare one
+		s.allHaveHit()
 	}
 	if after.rss > 2*warm.rss {
 		t.Errorf("memory grows: %d MB after the warm-up, %d MB at the end", warm.rss>>20, after.rss>>20)
@@ -186,9 +190,24 @@ func (s *soak) chaosTool(v any, tool, args string) {
 	}
 }
 
-type hitFault struct {
-	Fault, Target string
-	Hits          int
+// hitKind says what a fault breaks and how.
+func hitKind(s chaos.Spec) string {
+	what, _, _ := strings.Cut(s.Target, "/")
+	return what + " " + string(s.Fault)
+}
+
+// allHaveHit fails if a fault of the scenario has had no part in it.
+func (s *soak) allHaveHit() {
+	s.t.Helper()
+	steps, _, err := chaos.New(chaos.Options{Enabled: true}).PreviewScenario("everything", "", soakTTL, 0)
+	if err != nil || len(steps) == 0 {
+		s.t.Fatal(err)
+	}
+	for _, step := range steps {
+		if s.hits[hitKind(step)] == 0 {
+			s.t.Errorf("%s has hit nothing", hitKind(step))
+		}
+	}
 }
 
 // breakEverything injects the faults again and again before they end by
@@ -197,7 +216,7 @@ func (s *soak) breakEverything(length time.Duration) (warm footprint) {
 	end := time.Now().Add(length)
 	quarter := time.After(length / 4)
 	for time.Now().Before(end) {
-		var begun struct{ Injected []hitFault }
+		var begun struct{ Injected []chaos.Active }
 		ttl := fmt.Sprint(soakTTL)
 		s.chaosTool(&begun, "chaos.inject", `{"scenario":"everything","ttl":"`+ttl+`"}`)
 		// In the shortest soak chance need not kill anybody.
@@ -220,10 +239,7 @@ func (s *soak) breakEverything(length time.Duration) (warm footprint) {
 // clear ends all faults, and adds up their hits as the resource tells them.
 func (s *soak) clear() {
 	var doc struct{ Contents []struct{ Text string } }
-	read := func() (active []struct {
-		Spec hitFault
-		Hits int
-	}) {
+	read := func() (active []chaos.Active) {
 		s.into(&doc, "resources/read", `{"uri":"agentarmor://chaos"}`)
 		var status struct{ Active json.RawMessage }
 		if len(doc.Contents) != 1 || json.Unmarshal([]byte(doc.Contents[0].Text), &status) != nil || json.Unmarshal(status.Active, &active) != nil {
@@ -232,8 +248,7 @@ func (s *soak) clear() {
 		return active
 	}
 	for _, a := range read() {
-		kind, _, _ := strings.Cut(a.Spec.Target, "/")
-		s.hits[kind+" "+a.Spec.Fault] += a.Hits
+		s.hits[hitKind(a.Spec)] += a.Hits
 	}
 	var cleared struct{ Active int }
 	s.chaosTool(&cleared, "chaos.clear", `{"which":"all"}`)
