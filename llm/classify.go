@@ -18,7 +18,10 @@ func HTTPError(status int, header http.Header, body []byte) *Error {
 	body = body[:min(len(body), maxBody)]
 	b := parseBody(body)
 	e := &Error{Status: status, Header: header, Body: body, Code: b.code, Message: shorten(b.message)}
-	if e.Message == "" {
+	switch {
+	case e.Message == "" && status/100 == 2:
+		e.Message = "the answer is not the API's"
+	case e.Message == "":
 		e.Message = shorten(http.StatusText(status))
 	}
 	if b.message == "" && status/100 == 2 && isHTML(header, body) {

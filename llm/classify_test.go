@@ -110,3 +110,10 @@ func TestShorten(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// A 200 that is no answer does not say OK.
+func TestUnreadableAnswerIsNotOK(t *testing.T) {
+	if e := HTTPError(200, nil, []byte(`\x00{"candi`)); e.Class != ClassMalformed || e.Message != "the answer is not the API's" {
+		t.Errorf("%+v", e)
+	}
+}

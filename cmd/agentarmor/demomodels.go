@@ -2,10 +2,8 @@ package main
 
 import (
 	"net/http/httptest"
-	"time"
 
 	"github.com/agentarmor/agentarmor/fixtures/fakellm"
-	"github.com/agentarmor/agentarmor/health"
 	"github.com/agentarmor/agentarmor/llm"
 )
 
@@ -24,16 +22,12 @@ func (m *demoModels) close() {
 	m.groq.Close()
 }
 
-// demoOpenFor is how long the breaker of a model is open: a fifteenth of production's.
-const demoOpenFor = time.Second
-
-// settings are those of production but for the addresses and demoOpenFor.
+// settings are those of production but for the addresses.
 func (m *demoModels) settings() *llmSettings {
 	entry := func(api, name, model, url string) llmEntry {
 		return llmEntry{Spec: llm.Spec{API: api, ProviderOptions: llm.ProviderOptions{Name: name, Model: model, APIKey: "none", BaseURL: url}}}
 	}
 	return &llmSettings{
-		options: llm.Options{Breaker: health.BreakerOptions{OpenFor: demoOpenFor}},
 		entries: []llmEntry{
 			entry("gemini", "gemini", "gemini-2.5-flash", m.gemini.URL),
 			entry("openai", "groq", "llama-3.1-8b-instant", m.groq.URL+"/v1"),

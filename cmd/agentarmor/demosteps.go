@@ -50,7 +50,7 @@ func (d *demonstration) run(ctx context.Context) {
 	})
 	d.try(ctx, "chaos.list tells what is broken", d.broken)
 	d.try(ctx, "chaos.clear mends it", func(ctx context.Context) (string, error) { return d.clear(ctx, "error on llm/gemini", 2) })
-	d.try(ctx, "Gemini answers again, at the trials of its breaker", d.returned)
+	d.try(ctx, "Gemini answers again", d.returned)
 
 	d.chapter("A server dies in mid-call")
 	d.try(ctx, "chaos.inject lies in wait for a call of files", func(ctx context.Context) (string, error) {
