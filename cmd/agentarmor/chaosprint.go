@@ -22,6 +22,7 @@ type injectedFault struct {
 	Hits    int      `json:"hits"`
 	Calls   int      `json:"calls"`
 	Seed    int64    `json:"seed"`
+	TTL     string   `json:"ttl"`
 	Left    string   `json:"left"`
 	Targets []string `json:"targets"`
 }
@@ -86,7 +87,7 @@ func (a *app) inject(ctx context.Context, f *statusFlags, in map[string]any) err
 		return nil
 	}
 	for _, one := range out.Injected {
-		fmt.Fprintf(a.stdout, "%s: %s on %s for %s, seed %d\n", one.ID, one.Fault, oneLine(one.Target), one.Left, one.Seed)
+		fmt.Fprintf(a.stdout, "%s: %s on %s for %s, seed %d\n", one.ID, one.Fault, oneLine(one.Target), one.TTL, one.Seed)
 		fmt.Fprintf(a.stdout, "  hits %s\n", listed(one.Targets))
 	}
 	return nil

@@ -17,7 +17,7 @@ func (d *demonstration) inject(ctx context.Context, spec map[string]any) (string
 		return "", errors.New("nothing was injected")
 	}
 	d.fault = out.Injected[0]
-	return fmt.Sprintf("%s: %s on %s for %s at most", d.fault.ID, d.fault.Fault, d.fault.Target, d.fault.Left), nil
+	return fmt.Sprintf("%s: %s on %s for %s at most", d.fault.ID, d.fault.Fault, d.fault.Target, d.fault.TTL), nil
 }
 
 // broken wants the one fault, with its two hits, to be listed.
