@@ -251,6 +251,7 @@ func (in *instance) awaitOther(ctx context.Context, old *conn) (*conn, error) {
 			return c, nil
 		case p == pausing && !waited && in.poke():
 			continue
+		case p == pausing && in.due(): // it is started this very moment
 		case p == pausing, p == ended, p == serving && c == nil:
 			return nil, in.unavailable()
 		}
@@ -260,6 +261,12 @@ func (in *instance) awaitOther(ctx context.Context, old *conn) (*conn, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// due tells whether the next start has come.
+func (in *instance) due() bool {
+	next := in.nextAttempt()
+	return !next.IsZero() && !next.After(time.Now())
 }
 
 // pokeEvery bounds how often calls may pull a start forward.

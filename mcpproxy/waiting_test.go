@@ -363,3 +363,23 @@ func TestExpiryAndSendExclude(t *testing.T) {
 		}
 	})
 }
+
+// A call that comes when the next start is due waits for it, whoever is first.
+func TestCallAtTheMomentOfTheNextStart(t *testing.T) {
+	for range 50 {
+		srv := t1Server()
+		bubble(t, srv, func(t *testing.T, r *rig) {
+			c := r.client(`{}`)
+			srv.peer().exit("killed")
+			settle(time.Millisecond)
+			in := r.p.upstream("fake").shared
+			in.mu.Lock()
+			in.lastPoke = time.Now() // none pulls it forward
+			in.mu.Unlock()
+			time.Sleep(time.Until(in.nextAttempt()))
+			st := c.send(callT1("1", ""))
+			settle(time.Second)
+			wantPart(t, st.text(), `"text":"done"`)
+		})
+	}
+}
