@@ -432,7 +432,7 @@ func TestCrashtestOfAConfiguredScenario(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &c); err != nil {
 		t.Fatal(err)
 	}
-	if c.Naive.Succeeded != 4 || c.Armored.Succeeded != 10 || c.Armored.Faults != 6 || c.Armored.Retries == 0 || c.Scenario != "mine" {
+	if c.Naive.Succeeded != 4 || c.Armored.Succeeded != 10 || c.Armored.Faults != 6 || c.Armored.Retries+c.Armored.Repeats == 0 || c.Scenario != "mine" {
 		t.Errorf("%s", out.String())
 	}
 	if !bytes.HasPrefix(must(os.ReadFile(page)), []byte("<!doctype html>")) {
