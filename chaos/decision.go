@@ -69,9 +69,6 @@ type delay struct {
 	ended <-chan struct{} // cuts it short
 }
 
-// Waits tells whether Wait may block.
-func (d *Decision) Waits() bool { return len(d.delays) > 0 || d.Action == Hold }
-
 // Wait returns when the call may go on, or with the cause of ctx when that
 // ends first. The end of a fault ends what it makes calls wait for.
 func (d *Decision) Wait(ctx context.Context) error {

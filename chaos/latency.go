@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -40,7 +41,7 @@ func checkLatency(s Spec) error {
 	switch d := s.distribution(); {
 	case s.Delay == 0:
 		return errors.New("latency needs a delay")
-	case d != Fixed && d != Uniform && d != Normal && d != Pareto:
+	case !slices.Contains(Distributions, d):
 		return fmt.Errorf("unknown distribution %q: use fixed, uniform, normal or pareto", d)
 	case (d == Fixed || d == Pareto) && s.Jitter != 0:
 		return fmt.Errorf("distribution %s has no jitter: use uniform or normal", d)

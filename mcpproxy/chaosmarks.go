@@ -25,8 +25,11 @@ const driftBack = time.Minute
 // drifting is the fault that changes the definitions of an upstream, or has
 // done so until now, for an event that tells of other ones.
 func (p *Proxy) drifting(e event.Event) string {
+	if e.Kind != event.DefinitionChanged && e.Kind != event.CatalogChanged {
+		return ""
+	}
 	up := p.upstream(e.Upstream)
-	if up == nil || e.Kind != event.DefinitionChanged && e.Kind != event.CatalogChanged {
+	if up == nil {
 		return ""
 	}
 	for _, f := range p.cfg.Chaos.List() {

@@ -17,25 +17,35 @@ import (
 	"github.com/agentarmor/agentarmor/mcpproxy/wire"
 )
 
-// A process really dies, is reaped, and another one serves soon.
-func TestKillIsReal(t *testing.T) {
-	inj := chaos.New(chaos.Options{Enabled: true})
-	p, err := New(Config{Chaos: inj, Upstreams: []UpstreamConfig{{Name: "proc", Command: os.Args[0], Env: map[string]string{badEnv: "1"}}}})
+// behindChaos starts a real upstream with faults, and returns its first connection; stop ends both.
+func behindChaos(t *testing.T, inj *chaos.Injector, u UpstreamConfig) (in *instance, first *conn, stop func()) {
+	t.Helper()
+	p, err := New(Config{Chaos: inj, Upstreams: []UpstreamConfig{u}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.Start(t.Context())
-	defer p.Close(context.Background())
-	defer inj.Close()
-	in := p.upstream("proc").shared
-	first, err := in.await(t.Context())
-	if err != nil {
+	stop = func() {
+		inj.Close()
+		p.Close(context.Background())
+	}
+	in = p.upstream(u.Name).shared
+	if first, err = in.await(t.Context()); err != nil {
+		stop()
 		t.Fatal(err)
 	}
+	return in, first, stop
+}
+
+// A process really dies, is reaped, and another one serves soon.
+func TestKillIsReal(t *testing.T) {
+	inj := chaos.New(chaos.Options{Enabled: true})
+	in, first, stop := behindChaos(t, inj, UpstreamConfig{Name: "proc", Command: os.Args[0], Env: map[string]string{badEnv: "1"}})
+	defer stop()
 	pid := first.peer.Stats().Pid
 	inj.Watch(chaos.Watcher{Targets: func() []string { return []string{"mcp/proc/echo"} }})
 	inject(t, inj, chaos.Spec{Target: "mcp/proc/echo", Fault: chaos.Kill, Count: 1})
-	_, err = first.call(t.Context(), "tools/call", []byte(`{"name":"echo","arguments":{}}`))
+	_, err := first.call(t.Context(), "tools/call", []byte(`{"name":"echo","arguments":{}}`))
 	e, ok := errors.AsType[*wire.Error](err)
 	if by, marked := errors.AsType[*chaos.Injected](err); !ok || e.Kind != wire.Lost || !marked || by.Fault != chaos.Kill {
 		t.Fatalf("%v", err)
@@ -67,28 +77,18 @@ func TestFaultsOverHTTP(t *testing.T) {
 				defer web.Close()
 				inj := chaos.New(chaos.Options{Enabled: true})
 				path := map[string]string{"http": "/mcp", "sse": "/sse"}[kind]
-				p, err := New(Config{Chaos: inj, Upstreams: []UpstreamConfig{{Name: "web", URL: web.URL + path, Protocol: "legacy"}}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				p.Start(t.Context())
-				defer p.Close(context.Background())
-				defer inj.Close()
-				in := p.upstream("web").shared
-				first, err := in.await(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				in, first, stop := behindChaos(t, inj, UpstreamConfig{Name: "web", URL: web.URL + path, Protocol: "legacy"})
+				defer stop()
 				inj.Watch(chaos.Watcher{Targets: func() []string { return []string{"mcp/web/echo"} }})
 				inject(t, inj, chaos.Spec{Target: "mcp/web/echo", Fault: fault, Count: 1})
 				echo := []byte(`{"name":"echo","arguments":{}}`)
 				if fault == chaos.Corrupt { // the real one
-					_, err = first.call(t.Context(), "tools/call", []byte(`{"name":"badjson","arguments":{}}`))
+					_, err := first.call(t.Context(), "tools/call", []byte(`{"name":"badjson","arguments":{}}`))
 					if e, ok := errors.AsType[*wire.Error](err); !ok || e.Kind != want {
 						t.Fatalf("%v", err)
 					}
 				}
-				_, err = first.call(t.Context(), "tools/call", echo)
+				_, err := first.call(t.Context(), "tools/call", echo)
 				e, ok := errors.AsType[*wire.Error](err)
 				if by, marked := errors.AsType[*chaos.Injected](err); !ok || e.Kind != want || !marked || by.Fault != fault {
 					t.Fatalf("%v", err)

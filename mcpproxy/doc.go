@@ -30,7 +30,7 @@
 // alerts.go and alertrules.go of what a person should look at, webhook.go elsewhere too. llm.go tells what happens
 // to the chain of models (package llm), systemnote.go tells the models what is down.
 // chaos.go and chaospeer.go put the faults of package chaos between the endpoint and its
-// upstreams, and mark what they have a part in.
+// upstreams, chaosmarks.go marks what they have a part in.
 // ask.go brings a question of a server (sampling, elicitation, roots) to the client whose
 // call caused it, sampling.go has the chain answer for a client that cannot sample,
 // mrtr.go and requeststate.go map such questions between the generations,

@@ -174,11 +174,7 @@ func (f *demoFlags) open() (net.Listener, error) {
 			return l, nil
 		}
 	}
-	l, err := net.Listen("tcp", cmp.Or(addr, "127.0.0.1:0"))
-	if err != nil {
-		return nil, fmt.Errorf("cannot listen on %s: %w; choose another address with --listen", addr, err)
-	}
-	return l, nil
+	return listen(cmp.Or(addr, "127.0.0.1:0"))
 }
 
 func (w *demoWorld) url() string { return w.endpoint.url() }

@@ -94,10 +94,19 @@ func (a *app) serveStdio(ctx context.Context, s *server) error {
 // shutdownGrace bounds how long requests and upstreams may take to end.
 const shutdownGrace = 5 * time.Second
 
-func (a *app) serveHTTP(ctx context.Context, s *server) error {
-	ln, err := net.Listen("tcp", s.settings.listen)
+// listen opens the address; its error says what to do.
+func listen(addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return fmt.Errorf("cannot listen on %s: %w; choose another address with --listen", s.settings.listen, err)
+		return nil, fmt.Errorf("cannot listen on %s: %w; choose another address with --listen", addr, err)
+	}
+	return l, nil
+}
+
+func (a *app) serveHTTP(ctx context.Context, s *server) error {
+	ln, err := listen(s.settings.listen)
+	if err != nil {
+		return err
 	}
 	handler := s.proxy.HTTP(mcpproxy.HTTPOptions{
 		Tokens:         s.settings.tokens,
